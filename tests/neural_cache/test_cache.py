@@ -31,7 +31,8 @@ def by_hand(cache, states, words, model):
         if not window or (cache.waits and num_before <= cache.window):
             found.append(model[t])
             continue
-        weights = torch.softmax(torch.stack([cache.theta * states[t] @ states[i] for i in window]), dim=0)
+        theta = cache.theta / (states[t] @ states[t]) if cache.relative else cache.theta
+        weights = torch.softmax(torch.stack([theta * states[t] @ states[i] for i in window]), dim=0)
         cached = torch.zeros(VOCAB, dtype=torch.float64)
         for weight, i in zip(weights, window, strict=True):
             cached[words[i]] += weight
@@ -43,9 +44,8 @@ def of_targets(all_words, words):
     return all_words.gather(-1, words.clamp(min=0)[..., None])[..., 0]
 
 
-caches = st.builds(
-    NeuralCache, window=st.integers(1, 12), theta=st.floats(0, 3), weight=st.floats(0, 0.9), waits=st.booleans()
-)
+flags = {"waits": st.booleans(), "relative": st.booleans()}
+caches = st.builds(NeuralCache, window=st.integers(1, 12), theta=st.floats(0, 3), weight=st.floats(0, 0.9), **flags)
 
 
 @settings(deadline=None, max_examples=25)

@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from tables.gradient_diversity import checkpoint_diversities, load_causal, run_checkpoints
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoTokenizer
 
 from hf_targets import gradient_diversity, load_corpus, pack_blocks
-from lab.checkpoint_diversity import checkpoint_diversities, load_causal, run_checkpoints
 from tests.recipes.running import run_recipe, small_text
 
 

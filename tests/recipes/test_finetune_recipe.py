@@ -2,10 +2,12 @@ import json
 
 import pytest
 import torch
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import MultiTokenForCausalLM, load_corpus, pack_blocks, train_bpe_tokenizer
+from hf_targets.data.corpora import first_words
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from tests.lab.test_card import run_code
 from tests.programs import ROOT
@@ -23,6 +25,10 @@ def run(*arguments: object) -> str:
 
 def results(folder):
     return json.loads((folder / "results.json").read_text())
+
+
+def first_test_words(count):
+    return Dataset.from_dict({"text": first_words(load_corpus(small_text())["test"]["text"], count)})
 
 
 def test_the_table_has_the_results_of_all_rows(finetuned):
@@ -43,6 +49,18 @@ def test_the_saved_model_is_the_measured_one_and_its_card_has_its_figures_and_co
     assert perplexity_of_blocks(model, blocks).per_token == pytest.approx(measured["perplexity_ensemble"], rel=1e-4)
     assert {one.metric_name: one.metric_value for one in card.data.eval_results}["perplexity"] == measured["perplexity"]
     run_code(folder, folder.parent)
+
+
+def test_the_untouched_base_is_measured_on_as_many_words_as_asked_for_beside_its_best_temperature(finetuned, tmp_path):
+    plain = results(finetuned[0] / "plain-seed0")
+    assert plain["perplexity_temperature"] == plain[f"perplexity_at_{plain['temperature']:g}"]
+    frozen = ["--model_name_or_path", finetuned[0] / "plain-seed0", "--target", "null", "--lora_rank", "2"]
+    run(*frozen, "--num_train_epochs", "0", "--max_test_words", "90", "--output_dir", tmp_path)
+    base = results(tmp_path)
+    assert 90 <= base["test_words"] < plain["test_words"] and base["parameters"] > plain["parameters"]
+    blocks = pack_blocks(first_test_words(90), AutoTokenizer.from_pretrained(finetuned[0] / "plain-seed0"), 64)
+    untouched = AutoModelForCausalLM.from_pretrained(finetuned[0] / "plain-seed0")
+    assert base["perplexity"] == pytest.approx(perplexity_of_blocks(untouched, blocks).per_token, rel=1e-4)
 
 
 _AS_TORCHRUN = """

@@ -122,6 +122,11 @@ def test_the_same_seed_writes_the_same_text_and_another_one_another(trained):
     assert first == same != other
 
 
+def test_a_model_without_a_chat_template_takes_no_message(trained):
+    with pytest.raises(ValueError, match="chat template"):
+        generate(trained, "--chat", "true")
+
+
 def test_the_benchmark_of_real_time_has_the_rows_of_table_12(trained, tmp_path):
     folder = trained[0]
     given = ["--model", folder / "ours-seed{seed}", "--judge", folder / "plain-seed0"]
