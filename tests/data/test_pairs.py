@@ -116,15 +116,6 @@ def test_a_domain_without_a_train_file_trains_on_its_dev_file(data):
     assert rows(load("opus-multidomain:law")) == whole
 
 
-@pytest.mark.parametrize("name", ["multi30k", "iwslt14", "tatoeba", "opus-multidomain:law"])
-def test_a_known_corpus_names_the_way_out_without_its_files_and_in_other_languages(data, monkeypatch, name):
-    with pytest.raises(ValueError, match=rf"{name}.* de and en, got \('de', 'fr'\)"):
-        load(name, "de", "fr")
-    monkeypatch.delenv("HF_TARGETS_DATA")
-    with pytest.raises(ValueError, match=r"HF_TARGETS_DATA=None.*put it there"):
-        load(name)
-
-
 def test_no_sentence_of_tatoeba_is_in_two_splits(save, tmp_path, monkeypatch):
     lines = [f"English {n // 2}\tDeutsch {n % 1100}\tCC-BY\n" for n in range(1200)]
     save("tatoeba-de-en/deu.txt.xz", "".join(lines))

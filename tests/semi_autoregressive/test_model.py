@@ -195,22 +195,6 @@ def test_the_next_word_is_read_from_embeddings_and_segments_too():
     assert not torch.allclose(expected, model(ids).logits)
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"ngram_size": 1}, "ngram_size"),
-        ({"curve": {"place": "hidden"}}, "place"),
-        ({"curve": {"num_control_point": 3}}, "num_control_point"),
-        ({"ngram_size": 5, "curve": {"num_control_points": 4}}, "num_control_points"),
-        ({"ngram_size": 52, "curve": {"num_control_points": 52, "degree": 3, "margin": 0.1}}, "cannot be told apart"),
-        ({"ngrams": 3}, "ngrams"),
-    ],
-)
-def test_a_wrong_configuration_is_refused(fields, told):
-    with pytest.raises(ValueError, match=told):
-        SemiAutoregressiveForCausalLM.from_base(make_backbone("gpt2"), **fields)
-
-
 def test_a_curve_that_is_changed_later_is_no_field_of_a_model_made_before():
     curve = CurveConfig(num_control_points=9, degree=2)
     model = SemiAutoregressiveForCausalLM.from_base(make_backbone("gpt2"), curve=curve)
