@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.inputs import check_tokenizer
-from hf_targets.backbones.positions import room_after
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.data.prompts import Turns, encode_prompt
 from hf_targets.data.words import check_texts
@@ -89,9 +89,12 @@ def answer_with_phrases(
     device = execution_device(model)
     vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore[reportArgumentType]
     inputs = encode_prompt(tokenizer, prompt).to(device)
-    room = room_after(getattr(model, "backbone", model), inputs["input_ids"].shape[1])
-    if room is not None and room < 1:
-        raise ValueError(f"the model has no position left after a prompt of {inputs['input_ids'].shape[1]} tokens")
+    limit, length = max_positions(model.config), inputs["input_ids"].shape[1]
+    if limit is not None and length > limit:
+        raise ValueError(
+            f"a prompt must fit into the {limit} positions that the model has or was trained on, got {length} tokens; "
+            "shorten the documents"
+        )
     begin = settled_time(device)
     if miner is None:
         vocabulary = PhraseVocabulary(tokenizer, vocab_size=vocab_size)
