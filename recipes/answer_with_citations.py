@@ -58,6 +58,12 @@ class Setup(QuestionSettings):
     top_p: float | None = field(
         default=None, metadata={"help": "The nucleus, of tokens and phrases together. None: the model's."}
     )
+    phrase_bias: float | None = field(
+        default=None, metadata={"help": "Added to the logit of every phrase: more, or fewer. None: the model's, or 0."}
+    )
+    phrase_length_correction: float | None = field(
+        default=None, metadata={"help": "Added for each token of a phrase after its first. None: the model's, or 0."}
+    )
     dtype: str = field(default="auto", metadata={"help": "Of the model, such as bfloat16."})
     entailment: str = field(
         default="lexical",
@@ -74,7 +80,8 @@ class Setup(QuestionSettings):
     @property
     def generation(self) -> dict[str, Any]:
         """What `generate` gets in place of the model's generation configuration."""
-        given = {name: getattr(self, name) for name in ("do_sample", "temperature", "top_p")}
+        names = ("do_sample", "temperature", "top_p", "phrase_bias", "phrase_length_correction")
+        given = {name: getattr(self, name) for name in names}
         if self.top_p is not None:
             given["top_k"] = 0
         return {name: value for name, value in given.items() if value is not None}

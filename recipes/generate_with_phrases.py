@@ -37,8 +37,9 @@ from lab.card import command_line
 from lab.settings import parse_settings
 
 WITHOUT_PHRASES = (
-    "No phrase was used: at each step the model gave other tokens more probability. Sampling (--do_sample true) also "
-    "takes others. Else give documents about the subject of the prompt, or train the model longer."
+    "No phrase was used: at each step the model gave other tokens more probability. A --phrase_bias of 2 or more gives "
+    "them more, and sampling (--do_sample true) also takes others. Else give documents about the subject of the "
+    "prompt, or train the model longer."
 )
 
 
@@ -67,6 +68,12 @@ class Setup:
     do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
     top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
     no_repeat_ngram_size: int | None = field(default=None, metadata={"help": "Block repeated n-grams of tokens."})
+    phrase_bias: float | None = field(
+        default=None, metadata={"help": "Added to the logit of every phrase: more, or fewer. None: the model's, or 0."}
+    )
+    phrase_length_correction: float | None = field(
+        default=None, metadata={"help": "Added for each token of a phrase after its first. None: the model's, or 0."}
+    )
     html: str | None = field(default=None, metadata={"help": "Write a page with marked phrases to this file."})
     seed: int = field(default=0, metadata={"help": "Of sampling."})
 
@@ -108,6 +115,8 @@ def main(setup: Setup) -> None:
         max_new_static_tokens=setup.new_tokens or (128 if room is None else max(1, min(128, room))),
         do_sample=setup.do_sample,
         no_repeat_ngram_size=setup.no_repeat_ngram_size,
+        phrase_bias=setup.phrase_bias,
+        phrase_length_correction=setup.phrase_length_correction,
         **({"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}),
     )
     written = GeneratedText.of(output[0].tolist(), prompt_length, vocabulary)

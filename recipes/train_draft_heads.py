@@ -69,14 +69,18 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
         args = replace(args, bf16=True)  # heads in float32 learn from steps that are lost in bfloat16
     trainer = MultiTokenTrainer(model=model, args=args, train_dataset=stored)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    model.heads.to(base.dtype)
-    model.eval()
     if args.process_index:
         return {}
+    folder: Any = args.output_dir
+    model.heads.to(base.dtype)
+    model.save_pretrained(folder, heads_only=True)
+    tokenizer.save_pretrained(folder)
+    model = MultiTokenForCausalLM.from_pretrained(folder, dtype=base.dtype).eval()  # without Trainer's autocast
+    model.to(args.device)  # pyright: ignore[reportArgumentType]
 
     chain = {"draft_tokens": setup.ngram_size - 1}
     methods = {
-        "plain": DecodingMethod(base, {}),
+        "plain": DecodingMethod(model.backbone, {}),
         "chain": DecodingMethod(model, chain),
         "tree": DecodingMethod(model, {**chain, "draft_branches": setup.branches}),
         "auto": DecodingMethod(model, {"draft_tokens": "auto"}),
@@ -89,9 +93,6 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
             results[f"{speed.name}_x_plain_{size}"] = speed.tokens_per_second / plain.tokens_per_second
             results[f"{speed.name}_tokens_per_pass_{size}"] = speed.tokens_per_pass
             results["same_text"] = min(results.get("same_text", 1.0), speed.same)
-    folder: Any = args.output_dir
-    model.save_pretrained(folder, heads_only=True)
-    tokenizer.save_pretrained(folder)
     told = {"base_model": setup.model_name_or_path, "auto_class": "MultiTokenForCausalLM", "usage": USAGE}
     write_card(folder, results, dataset=setup.dataset or "text that the base model wrote itself", **told)
     write_results(folder, results)

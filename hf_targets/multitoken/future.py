@@ -89,6 +89,11 @@ class Scoring:
             drafted: The part of the vocabulary that heads draft from; None: all of it.
         """
         labels, smoothing = [part.flatten() for part in labels], {"label_smoothing": self.label_smoothing}
+        first = 0 if self.weights[0] else 1
+        if first:  # of stored states there may be many without a target, such as prompts
+            kept = [(part != IGNORED).nonzero()[:, 0] for part in labels]
+            states = [part[rows] for part, rows in zip(states, kept, strict=True)]
+            labels = [part[rows] for part, rows in zip(labels, kept, strict=True)]
         exact = {"dtype": torch.promote_types(states[0].dtype, torch.float32), "device": labels[0].device}
         factors = [torch.full((len(part),), w, **exact) for part, w in zip(labels, self.weights, strict=True)]
 
@@ -97,7 +102,6 @@ class Scoring:
             total, losses = weighted_cross_entropy(*joined, **smoothing)
             return total, [part.sum() for part in losses.split([len(part) for part in labels])]
 
-        first = 0 if self.weights[0] else 1
         if not layers and drafted is None:  # one call for all rows holds one gradient of the matrix, not one a head
             total, sums = score(slice(first, None), matrix, bias, labels[first:])
             return total, [None] * first + sums

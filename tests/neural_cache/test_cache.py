@@ -48,7 +48,7 @@ caches = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(caches, st.integers(1, 30), st.lists(st.integers(1, 29), max_size=4), st.integers(1, 9), st.integers(0, 10**6))
 def test_however_a_text_is_cut_the_cache_is_the_loop_over_its_positions(cache, time, cuts, at_once, seed):
     states, words, model = text(2, time, seed)

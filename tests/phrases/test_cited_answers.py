@@ -1,5 +1,7 @@
 """Answers of tiny models: the phrases that they may use, where their text ends, and what is told of it."""
 
+import re
+
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
@@ -51,6 +53,20 @@ def test_without_a_miner_no_phrase_is_used_and_a_plain_model_answers_alike(model
     assert answer.text == plain.text
     assert (answer.num_phrases, answer.spans, answer.provenance.num_from_documents) == (0, (), 0)
     assert answer.num_steps == answer.num_tokens <= 30
+
+
+def test_a_plain_model_writes_its_own_text_in_which_phrases_of_documents_are_found(model):
+    likely = {"sequence_bias": {(token,): 9.0 for token in BPE.encode(" the cat sat on")}}
+    given = {"marking": "afterwards", **likely}
+    answers = [answered(model.backbone, WordNgrams(2, 12), seed, **given) for seed in range(4)]
+    texts = [answered(model.backbone, None, seed, **likely).text for seed in range(4)]
+    assert all(answer.spans for answer in answers)
+    for answer, text in zip(answers, texts, strict=True):
+        assert re.sub(r"\[\d+\]", "", answer.text) == text
+        assert answer.provenance.num_right == answer.provenance.num_of_phrases > 0
+        assert answer.num_steps == answer.num_tokens
+    with pytest.raises(ValueError, match="afterwards"):
+        answered(model.backbone, WordNgrams())
 
 
 def test_nothing_is_generated_after_a_line_break(model):
