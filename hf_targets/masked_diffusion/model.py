@@ -72,7 +72,8 @@ class MaskedDiffusionOutput(ModelOutput):
 class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
     """A masked diffusion model with the SUBS parameterisation, which may predict sentence curves.
 
-    SUBS: the mask token has probability 0, and at an unmasked position the given token has probability 1.
+    SUBS: the mask token has probability 0, and at an unmasked position the given token has probability 1. The layers
+    are those of the published model, or those of a causal language model (`from_causal`).
 
     Source: Sahoo et al., "Simple and Effective Masked Diffusion Language Models"; curves: Heo and Choi, section 4.2.
     """
