@@ -11,7 +11,7 @@ TESTS ?=
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run models test check smoke bench notebooks
+.PHONY: help setup run models demo test check smoke bench notebooks
 
 help:  ## list what can be done
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -30,6 +30,9 @@ run: setup  ## train plain, simple N-gram and word difference models on two CPU 
 
 models: setup  ## fetch a trained language model and a sentence encoder into models/: 182 MB, two minutes
 	$(BIN)/python recipes/fetch_models.py recipes/settings/fetch_models/registry.yaml
+
+demo: models  ## let that model answer questions about Python's documentation in three ways, and write a page
+	$(BIN)/python recipes/demo.py recipes/settings/demo/cpu.yaml
 
 test: setup  ## run the tests, offline
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(TESTS)

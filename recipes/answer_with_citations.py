@@ -14,6 +14,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
@@ -22,7 +23,7 @@ from hf_targets import ChunkPhrases, ConstituencyPhrases, TokenNgrams, WordNgram
 from hf_targets.phrases.cited_answers import answer_with_phrases
 from lab.answer_page import PageAnswer, answer_in_terminal, answer_page
 from lab.answer_scores import measure_answers, measure_citations, measure_provenance, measure_quotes, told_answer
-from lab.judges import agreement, load_entailment, load_reader, shares_words
+from lab.judges import load_entailment, load_reader, shares_words
 from lab.questions import QuestionSettings
 from lab.results import write_json, write_results
 from lab.settings import parse_settings
@@ -58,6 +59,12 @@ class Setup(QuestionSettings):
     top_p: float | None = field(
         default=None, metadata={"help": "The nucleus, of tokens and phrases together. None: the model's."}
     )
+    phrase_bias: float | None = field(
+        default=None, metadata={"help": "Added to the logit of every phrase: more, or fewer. None: the model's, or 0."}
+    )
+    phrase_length_correction: float | None = field(
+        default=None, metadata={"help": "Added for each token of a phrase after its first. None: the model's, or 0."}
+    )
     dtype: str = field(default="auto", metadata={"help": "Of the model, such as bfloat16."})
     entailment: str = field(
         default="lexical",
@@ -74,7 +81,8 @@ class Setup(QuestionSettings):
     @property
     def generation(self) -> dict[str, Any]:
         """What `generate` gets in place of the model's generation configuration."""
-        given = {name: getattr(self, name) for name in ("do_sample", "temperature", "top_p")}
+        names = ("do_sample", "temperature", "top_p", "phrase_bias", "phrase_length_correction")
+        given = {name: getattr(self, name) for name in names}
         if self.top_p is not None:
             given["top_k"] = 0
         return {name: value for name, value in given.items() if value is not None}
@@ -115,7 +123,7 @@ def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
     scores = measure_answers(texts, asked.items, asked.split, reader) | measure_provenance(answers)
     for kind, entails in judges.items():
         scores |= measure_citations(texts, asked.documents, entails, asked.split, kind)
-        scores[f"{kind}_agreement"] = agreement(entails, pairs)
+        scores[f"{kind}_agreement"] = 100 * fmean(entails(*pair) == label for *pair, label in pairs)
     quotes = [
         check_quotes(answer.text, documents, phrases=[(span.start, span.end) for span in answer.spans])
         for answer, documents in zip(answers, asked.documents, strict=True)

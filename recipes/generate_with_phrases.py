@@ -29,16 +29,19 @@ from hf_targets import (
     mark_in_terminal,
     phrase_page,
 )
+from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.positions import room_after
 from hf_targets.backbones.weight_access import best_device
+from hf_targets.data.prompts import encode_prompt, takes_turns
 from hf_targets.phrases.highlighting import GeneratedText
 from hf_targets.phrases.pool import read_documents
 from lab.card import command_line
 from lab.settings import parse_settings
 
 WITHOUT_PHRASES = (
-    "No phrase was used: at each step the model gave other tokens more probability. Sampling (--do_sample true) also "
-    "takes others. Else give documents about the subject of the prompt, or train the model longer."
+    "No phrase was used: at each step the model gave other tokens more probability. A --phrase_bias of 2 or more gives "
+    "them more, and sampling (--do_sample true) also takes others. Else give documents about the subject of the "
+    "prompt, or train the model longer."
 )
 
 
@@ -64,9 +67,23 @@ class Setup:
         default=None,
         metadata={"help": "Tokens to generate; None: 128, or fewer if the model has no position for them."},
     )
-    do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
-    top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
+    chat: bool | None = field(
+        default=None,
+        metadata={"help": "The prompt is a message to answer, by the chat template. None: where there is one."},
+    )
+    do_sample: bool | None = field(
+        default=None, metadata={"help": "Sampling or greedy decoding. None: as the model's generation configuration."}
+    )
+    top_p: float | None = field(
+        default=None, metadata={"help": "The nucleus, of tokens and phrases together. None: the model's."}
+    )
     no_repeat_ngram_size: int | None = field(default=None, metadata={"help": "Block repeated n-grams of tokens."})
+    phrase_bias: float | None = field(
+        default=None, metadata={"help": "Added to the logit of every phrase: more, or fewer. None: the model's, or 0."}
+    )
+    phrase_length_correction: float | None = field(
+        default=None, metadata={"help": "Added for each token of a phrase after its first. None: the model's, or 0."}
+    )
     html: str | None = field(default=None, metadata={"help": "Write a page with marked phrases to this file."})
     seed: int = field(default=0, metadata={"help": "Of sampling."})
 
@@ -93,31 +110,36 @@ def main(setup: Setup) -> None:
     documents = find_documents(setup)
     model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(best_device())
     tokenizer = AutoTokenizer.from_pretrained(setup.model)
+    check_tokenizer(model, tokenizer)
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])
     words = WordNgrams(max_tokens=8, trimmed=True)
     vocabulary.add_documents(documents, words if setup.units == "words" else TokenNgrams())
     vocabulary.add(lines, single_tokens="skip")
 
     set_seed(setup.seed)
-    inputs: Any = tokenizer(setup.prompt, return_tensors="pt").to(model.device)
+    chats = takes_turns(tokenizer, setup.chat)
+    prompt = [{"role": "user", "content": setup.prompt}] if chats else setup.prompt
+    inputs: Any = encode_prompt(tokenizer, prompt).to(model.device)
     prompt_length = inputs["input_ids"].shape[1]
     room = room_after(model.backbone, prompt_length)
     output = model.generate(
         **inputs,
         phrases=vocabulary,
         max_new_static_tokens=setup.new_tokens or (128 if room is None else max(1, min(128, room))),
-        do_sample=setup.do_sample,
         no_repeat_ngram_size=setup.no_repeat_ngram_size,
-        **({"top_p": setup.top_p, "top_k": 0} if setup.do_sample else {}),
+        phrase_bias=setup.phrase_bias,
+        phrase_length_correction=setup.phrase_length_correction,
+        **({} if setup.do_sample is None else {"do_sample": setup.do_sample}),
+        **({} if setup.top_p is None else {"top_p": setup.top_p, "top_k": 0}),
     )
     written = GeneratedText.of(output[0].tolist(), prompt_length, vocabulary)
-    colour = sys.stdout.isatty()
-    print(f"{written.prompt}{mark_in_terminal(written.text, written.spans, colour=colour)}\n")
+    colour, begin = sys.stdout.isatty(), f"{setup.prompt}\n\n" if chats else written.prompt
+    print(f"{begin}{mark_in_terminal(written.text, written.spans, colour=colour)}\n")
     print(f"({'Bold and blue' if colour else 'In brackets'}: phrases, each generated in one step.)")
     print(f"{written.statistics}\n{list_sources(written.spans) or WITHOUT_PHRASES}")
     if setup.html is not None:
         given = {"statistics": written.statistics, "footer": command_line()}
-        page = phrase_page(written.prompt, written.text, written.spans, documents, **given)
+        page = phrase_page(begin, written.text, written.spans, documents, **given)
         Path(setup.html).write_text(page, encoding="utf-8")
         print(f"Page: {setup.html}")
 

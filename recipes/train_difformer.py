@@ -26,10 +26,9 @@ from hf_targets.extras import require
 from hf_targets.training.checkpoints import best_checkpoints, load_mean
 from lab.card import write_card
 from lab.curve_steps import curves_of_predictions, plot_curve_steps
-from lab.results import measure, write_results
+from lab.results import BleuTrainer, measure, write_results
 from lab.runs import run_alone
 from lab.text import PairSettings
-from lab.trainers import BleuTrainer
 
 
 @dataclass

@@ -9,6 +9,8 @@ length (conditional), or is no bound and compares with published figures alone (
 Fine-tuned from a published model, on any text, packed into blocks:
     --model_name_or_path kuleshov-group/mdlm-owt --original_layout true --tokenizer gpt2 --packed true \
     --dataset my_text.txt --max_length 1024 --output_dir mine --curve '{"degree_ratio": 0.01}'
+From a causal model, whose weights it keeps (`.../smollm2.yaml`; `--fresh true` draws them anew, for comparison):
+    --from_causal HuggingFaceTB/SmolLM2-135M-Instruct --mask_token "<reponame>" --packed true
 Plain and curves side by side, with several seeds: recipes/tables/train_mdlm_curve.py.
 """
 
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
     DiffusionTrainer,
@@ -42,7 +44,14 @@ class Setup(TextSettings):
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Where training starts. None: anew."})
     original_layout: bool = field(default=False, metadata={"help": "Whether that model is in the published layout."})
-    config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of a new model's MdlmConfig."})
+    from_causal: str | None = field(default=None, metadata={"help": "The causal model to begin with, or None."})
+    fresh: bool = field(default=False, metadata={"help": "Whether the causal model begins with random weights."})
+    mask_token: str | None = field(
+        default=None, metadata={"help": "A token that no text has. None: the tokenizer's, or one that is added."}
+    )
+    config: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Fields of a new model's MdlmConfig, or arguments of from_causal."}
+    )
     curve: dict[str, Any] | None = field(
         default=None, metadata={"help": "Fields of the CurveConfig, {} for its defaults. None: plain MDLM."}
     )
@@ -72,6 +81,15 @@ class Setup(TextSettings):
                 corpus[split] = corpus[split].take(min(count, len(corpus[split])))
         return corpus
 
+    def adapted(self, tokenizer: PreTrainedTokenizerBase) -> MdlmForMaskedDiffusion:
+        """Return the causal model as a diffusion model, with rows for tokens that were added."""
+        base = AutoModelForCausalLM.from_pretrained(self.from_causal)
+        base = AutoModelForCausalLM.from_config(base.config) if self.fresh else base
+        if len(tokenizer) > base.config.vocab_size:
+            base.resize_token_embeddings(len(tokenizer))
+        given = {"mask_token_id": tokenizer.mask_token_id, "curve": self.curve, **self.config}
+        return MdlmForMaskedDiffusion.from_causal(base, **given)
+
 
 SETTINGS = (Setup, DiffusionTrainingArguments)
 
@@ -79,8 +97,9 @@ SETTINGS = (Setup, DiffusionTrainingArguments)
 def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
     """Train one model, save it with its card, and measure the bound on its perplexity."""
     texts = setup.load()
-    if named := setup.tokenizer or setup.model_name_or_path:
-        tokenizer = AutoTokenizer.from_pretrained(named)
+    if named := setup.tokenizer or setup.model_name_or_path or setup.from_causal:
+        given = {} if setup.mask_token is None else {"mask_token": setup.mask_token}
+        tokenizer = AutoTokenizer.from_pretrained(named, **given)
     else:
         tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.max_length)
     tokenizer = add_missing_tokens(tokenizer, padding=not setup.packed)
@@ -88,7 +107,9 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
 
     set_seed(args.seed)
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")}
-    if setup.model_name_or_path is None:
+    if setup.from_causal is not None:
+        model = setup.adapted(tokenizer)
+    elif setup.model_name_or_path is None:
         sizes = {"max_position_embeddings": setup.max_length, "vocab_size": len(tokenizer), **setup.config}
         model = MdlmForMaskedDiffusion(MdlmConfig(**ids, **sizes, curve=setup.curve))
     elif setup.original_layout:
@@ -115,7 +136,7 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
         auto_class="AutoModelForMaskedLM",
         usage="print(tokenizer.decode(model.generate(num_steps=8)[0], skip_special_tokens=True))",
         text=f"The perplexity is an upper bound. A sample: {quoted(sample)}",
-        base_model=setup.model_name_or_path,
+        base_model=setup.from_causal or setup.model_name_or_path,
         name=args.hub_model_id,
     )
     write_results(folder, results)

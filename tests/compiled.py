@@ -20,14 +20,19 @@ def assert_same_logits(name: str, model: nn.Module, batch: dict[str, Any], *, ex
 
 
 def assert_same_compiled(
-    name: str, model: nn.Module, batches: Iterable[dict[str, Any]], *, fullgraph: bool, dynamic: bool | None = None
+    name: str,
+    model: nn.Module,
+    batches: Iterable[dict[str, Any]],
+    *,
+    fullgraph: bool,
+    dynamic: bool | None = None,
+    backend: str = "eager",
 ) -> None:
     """Assert that a model in training has the same loss and gradients as without the compiler, in batch after batch.
 
-    One that is many graphs has those of its gradients left to autograd: to trace them takes as long as all others.
+    The backend "eager" leaves the graphs of the gradients to autograd: to trace them takes as long as all others.
     """
     torch._dynamo.reset()
-    backend = "aot_eager" if fullgraph else "eager"
     compiled = torch.compile(model.train(), backend=backend, fullgraph=fullgraph, dynamic=dynamic)
     for batch in batches:
         results = []

@@ -2,23 +2,29 @@ import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # the suite runs in several processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
-import torch
 
-from tests.choices import require_clear_choices
-from tests.hub_server import HubServer
-from tests.memory import misalign_files
 from tests.programs import ROOT
 
 gc.disable()  # of all that the tests import, nothing is garbage
-torch.set_num_threads(1)  # the suite runs in several processes
 if "HF_TARGETS_MISALIGN" in os.environ:
+    from tests.memory import misalign_files
+
     misalign_files(int(os.environ["HF_TARGETS_MISALIGN"]))
 
 
+def starts_programs(item):
+    """Return whether a test may start a program: there is the Hub, or a module that runs programs."""
+    module = vars(getattr(item, "module", pytest))
+    return "hub" in item.fixturenames or not {"run_program", "run_processes", "run_code"}.isdisjoint(module)
+
+
 def pytest_collection_modifyitems(items):
+    """Let programs come first, so that one of the workers alone starts their servers, and they leave no long end."""
+    items.sort(key=lambda item: not starts_programs(item))
     if not (ROOT / "models").is_dir():
         for item in items:
             if item.get_closest_marker("real"):
@@ -32,12 +38,16 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def _seed():
+    import torch
+
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory):
     """Return a Hub, whose clients have not imported `hf_targets`."""
+    from tests.hub_server import HubServer
+
     with HubServer(tmp_path_factory.mktemp("hub") / "home") as server:
         yield server
 
@@ -45,4 +55,6 @@ def hub(tmp_path_factory):
 @pytest.fixture
 def clear_choices(monkeypatch):
     """Fail the test if it depends on a choice that rounding may change."""
+    from tests.choices import require_clear_choices
+
     require_clear_choices(monkeypatch)

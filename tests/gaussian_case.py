@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
 from tests.gaussian_diffusion.models import LATENT, make_difformer, noisy_pairs
-from tests.model_case import SIZES, Batch, ModelCase
+from tests.model_case import SIZES, Batch, ModelCase, remembered
 from tests.tiny_backbones import VOCAB
 from tests.tiny_seq2seq import pairs
 
@@ -58,8 +58,7 @@ def _targets_off(model: Any) -> tuple[Tensor, Tensor]:
 def gaussian_case(kind: str) -> ModelCase:
     """Return the case of one of the kinds of tiny Gaussian diffusion models."""
 
-    def make() -> Any:
-        return make_difformer(kind, self_conditioning="both")  # "half" is left to chance
+    make = remembered(lambda: make_difformer(kind, self_conditioning="both"))  # "half" is left to chance
 
     def text(length: int) -> Batch:
         batch = pairs(1, length + 2, length, seed=length)

@@ -1,5 +1,6 @@
 """What the laws of the contract need to know of a model, and those of trainers."""
 
+import io
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,18 +20,50 @@ SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 
 
 def remembered(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return what makes the same model faster: from the bytes of the first, with the generator as that left it."""
+    """Return what makes the same model faster: a copy of the first, with the generator as that left it."""
 
     @cache
-    def first() -> tuple[bytes, Tensor]:
-        return pickle.dumps(make()), torch.get_rng_state()
+    def first() -> tuple[bytes, dict[int, Any], Tensor]:
+        content, storages = io.BytesIO(), {}
+        _Pickler(content, storages).dump(make())
+        return content.getvalue(), storages, torch.get_rng_state()
 
     def again() -> Any:
-        content, state = first()
+        content, storages, state = first()
         torch.set_rng_state(state)
-        return pickle.loads(content)
+        return _Unpickler(io.BytesIO(content), storages).load()
 
     return again
+
+
+class _Pickler(pickle.Pickler):
+    """Puts the numbers of tensors into `storages` and not into the bytes, where each would be a file of its own."""
+
+    def __init__(self, file: io.BytesIO, storages: dict[int, Any]) -> None:
+        super().__init__(file)
+        self.storages = storages
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, torch.storage.TypedStorage):
+            return None
+        key = obj._untyped_storage._cdata
+        self.storages[key] = obj
+        return key
+
+
+class _Unpickler(pickle.Unpickler):
+    """Gives each of the storages a copy, which is shared as the storage was."""
+
+    def __init__(self, file: io.BytesIO, storages: dict[int, Any]) -> None:
+        super().__init__(file)
+        self.storages, self.copies = storages, {}
+
+    def persistent_load(self, key: int) -> Any:
+        if key not in self.copies:
+            kept = self.storages[key]
+            copy = kept._untyped_storage.clone()
+            self.copies[key] = torch.storage.TypedStorage(wrap_storage=copy, dtype=kept.dtype, _internal=True)
+        return self.copies[key]
 
 
 @dataclass(frozen=True, kw_only=True)

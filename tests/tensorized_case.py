@@ -10,7 +10,7 @@ from tests.model_case import SIZES, Batch, ModelCase
 from tests.tensorized_transformer.models import make_heads, make_tensorized
 from tests.tiny_backbones import VOCAB, token_ids
 
-FIVE = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+FOUR = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
 OF_TINY: dict[str, int] = dict(zip(SIZES[:-1], (VOCAB, 32, 2, 1), strict=True))
 REFUSES = {"token_type_ids": "token_type_ids must be 0, as this model has no second segment"}
 NO_WEIGHTS = "there is no softmax, and so no attention weights"
@@ -35,7 +35,7 @@ def tensorized_case(**fields: Any) -> ModelCase:
         text=text_of,
         auto=AutoModelForCausalLM,
         off=dropout_off,
-        generate=lambda model: [model.generate(token_ids(2, 9), **FIVE, **way) for way in ({}, {"num_beams": 2})],
+        generate=lambda model: [model.generate(token_ids(2, 9), **FOUR, **way) for way in ({}, {"num_beams": 2})],
         hidden=lambda model, ids: model.base_model(ids)[0],
         part_weights=lambda _: {"next_token": 1.0},
         settings={"dropout": 0.3, "initializer_range": 0.1},
@@ -56,7 +56,7 @@ def heads_case(target: str) -> ModelCase:
 
     def generate(model: Any) -> list[Tensor]:
         ways: list[dict[str, Any]] = [{}, {"draft_tokens": 2}, {"ensemble_weight": 0.3}]
-        return [model.generate(token_ids(2, 9), **way, **FIVE) for way in ways]
+        return [model.generate(token_ids(2, 9), **way, **FOUR) for way in ways]
 
     case = ModelCase(
         make=lambda: make_heads(target),

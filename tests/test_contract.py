@@ -18,7 +18,16 @@ from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
-from tests.model_cases import every_model, every_model_and_side, every_wrapper_class, models_that_owe
+from tests.model_cases import (
+    CASES,
+    ONE_OF_A_CLASS,
+    every_class,
+    every_kind,
+    every_model,
+    every_model_and_side,
+    every_wrapper_class,
+    models_that_owe,
+)
 from tests.programs import run_program
 from tests.trainer_runs import assert_same, weights, with_dropout
 
@@ -48,7 +57,7 @@ def test_a_saved_model_comes_back_bit_for_bit_through_the_auto_class(case, tmp_p
     assert one.logits is None or torch.equal(other.logits, one.logits)
 
 
-@every_model
+@every_kind
 def test_the_configuration_survives_json(case, tmp_path):
     kind = type(case.make().config)
     config = kind(**{**case.make().config.to_dict(), **case.settings})
@@ -149,7 +158,6 @@ def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tm
             parameter.add_(0.05 * torch.randn_like(parameter) if parameter.requires_grad else 0)
     tuned.eval().save_pretrained(tmp_path)
     expected = tuned(**batch).loss
-    assert not torch.equal(expected, case.make()(**batch).loss)
     again = realigned(PeftModel.from_pretrained(case.make(), tmp_path)).eval()
     assert torch.equal(again(**batch).loss, expected)
     torch.testing.assert_close(tuned.merge_and_unload()(**batch).loss, expected, rtol=1e-3, atol=1e-3)
@@ -199,11 +207,16 @@ def test_tokens_that_peft_trains_are_the_same_in_all_tied_matrices_before_and_af
     torch.testing.assert_close(merged.loss, trained.loss)
 
 
-@models_that_owe("checkpointing")
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize(
+    ("case", "lora"),
+    [
+        pytest.param(case, lora, id=f"{name}-lora" if lora else name)
+        for name, case in CASES.items()
+        for lora in (False, True)
+        if "checkpointing" not in case.lacks and (not lora or (name in ONE_OF_A_CLASS and "LoRA" not in case.lacks))
+    ],
+)
 def test_gradient_checkpointing_gives_the_same_gradients(case, lora):
-    if lora and "LoRA" in case.lacks:
-        pytest.skip(case.lacks["LoRA"])
     model, batch = with_dropout(case.make()), case.batch()
     if lora:
         model.enable_input_require_grads()
@@ -233,7 +246,7 @@ def test_half_precision_is_near_full_precision_with_a_float32_loss(case):
             assert difference.std() < 0.1 * full.logits[possible].std()
 
 
-@every_model
+@every_class
 def test_a_copy_is_a_model_of_its_own(case):
     model, batch = case.make(), case.batch()
     expected = model(**batch).loss
@@ -284,8 +297,9 @@ from tests.tiny_backbones import token_ids
 
 for name, case in CASES.items():
     if case.compiled is not None:
-        assert_same_compiled(name, *case.compiled(), fullgraph="one graph" not in case.lacks)
-    if name in ("phrases-llama", "masked-difference-bert", "masked-masked_only-modernbert"):
+        backend = "aot_eager" if name in ("conditional-llama", "mdlm-hidden") else "eager"
+        assert_same_compiled(name, *case.compiled(), fullgraph="one graph" not in case.lacks, backend=backend)
+    if name in ("phrases-llama", "masked-difference-bert"):
         assert_same_logits(name, case.make(), {"input_ids": token_ids(2, 8)}, exported=name.startswith("masked"))
 print("same")
 """

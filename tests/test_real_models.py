@@ -4,7 +4,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_targets import DocumentCollection, MultiTokenForCausalLM
+from hf_targets import (
+    DocumentCollection,
+    MdlmForMaskedDiffusion,
+    MultiTokenForCausalLM,
+    SemiAutoregressiveForCausalLM,
+)
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.real
@@ -25,6 +30,7 @@ def ask():
         new = output.sequences[0, inputs["input_ids"].shape[1] :]
         return tokenizer.decode(new, skip_special_tokens=True), len(new), output
 
+    answer.tokenizer = tokenizer
     answer.model = MultiTokenForCausalLM.from_base(base, ngram_size=4)
     return answer
 
@@ -33,6 +39,20 @@ def test_a_model_with_heads_gives_the_answer_of_its_chat_template(ask):
     plain, _, _ = ask("What is the capital of France?")
     assert "Paris" in plain
     assert ask("What is the capital of France?", ask.model)[0] == plain
+
+
+def test_a_block_decoder_and_a_diffusion_model_begin_with_what_the_model_knows(ask):
+    base, tokenizer = ask.model.backbone, ask.tokenizer
+    blocks = SemiAutoregressiveForCausalLM.from_base(base, ngram_size=3).eval()
+    assert blocks.config.residual
+    assert ask("What is the capital of France?", blocks)[0] == ask("What is the capital of France?")[0]
+    mask = tokenizer.convert_tokens_to_ids("<reponame>")
+    model = MdlmForMaskedDiffusion.from_causal(base, mask_token_id=mask, annealing_steps=9).train()  # causal as yet
+    canvas = tokenizer("The capital of France is Paris, on the river Seine.", return_tensors="pt").input_ids
+    paris = tokenizer.convert_tokens_to_ids("ĠParis")
+    found = model.log_probabilities(canvas.masked_fill(canvas == paris, mask), canvas == paris)
+    assert found.argmax() == paris
+    base.eval()
 
 
 def test_drafts_give_the_greedy_answer_in_fewer_passes_where_the_text_repeats(ask):

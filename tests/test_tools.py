@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM
 from tests.choices import NUM_SEEDS, UnclearChoiceError, assert_clear, on_clear_draws, restart_draws
 from tests.memory import misalign_files, realigned
 from tests.tiny_models import make_model
-from tests.trainer_runs import run_processes
 
 NEAR, CLEAR = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 2.000001]]), torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 2.1]])
 
@@ -64,8 +63,3 @@ def test_a_loaded_model_lies_where_its_file_puts_it_until_it_is_realigned(monkey
     assert positions == {0} and again.get_input_embeddings().weight is again.get_output_embeddings().weight
     tensors = model.state_dict()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.state_dict().items())
-
-
-def test_a_run_of_processes_that_fails_is_told(tmp_path):
-    with pytest.raises(AssertionError, match="ZeroDivisionError"):
-        run_processes("1 / 0", tmp_path, processes=1)

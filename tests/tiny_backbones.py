@@ -70,9 +70,6 @@ CONFIGS = {
 }
 FAMILIES = tuple(CONFIGS)
 CACHED_FAMILIES = tuple(name for name in FAMILIES if name != "reformer")
-_NO_SDPA = ("gpt_neo", "reformer")
-ATTENTIONS = (*((name, "sdpa") for name in FAMILIES if name not in _NO_SDPA), *((name, "eager") for name in FAMILIES))
-"""Families with each attention that Transformers has for them."""
 
 
 def make_backbone(family: str = "gpt_neo", seed: int = 0, **changes) -> PreTrainedModel:

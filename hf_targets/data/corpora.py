@@ -97,7 +97,7 @@ def load_corpus(
         if not any(text.strip() for text in rows[split]):
             raise ValueError(f"every split needs words, and {split} of {name!r} has none; give a longer text")
     if max_train_words is not None:
-        rows["train"] = _first_words(rows["train"], max_train_words)
+        rows["train"] = first_words(rows["train"], max_train_words)
     text = datasets.Features({"text": datasets.Value("string")})
     return DatasetDict([(split, Dataset.from_dict({"text": rows[split]}, features=text)) for split in SPLITS])
 
@@ -317,7 +317,11 @@ def _text8_rows(text: str) -> dict[str, list[str]]:
     return rows
 
 
-def _first_words(rows: list[str], count: int) -> list[str]:
+def first_words(rows: Iterable[str], count: int) -> list[str]:
+    """Return rows up to their first `count` words, 1 or more, cutting the last of them after a word."""
+    if count < 1:
+        raise ValueError(f"a text must be cut to 1 word or more, got {count}; use None for the whole text")
+    rows = list(rows)
     for index, text in enumerate(rows):
         ends = [word.end() for word in re.finditer(r"\S+", text)]
         if len(ends) >= count:

@@ -116,6 +116,7 @@ def continue_prefixes(
     prefixes: Sequence[Prefix],
     *,
     new_tokens: int = 128,
+    before: Sequence[int] = (),
     prepare: Prepare | None = None,
     batch_size: int = 8,
     **arguments: Any,
@@ -123,6 +124,9 @@ def continue_prefixes(
     """Continue prefixes of equal length with `new_tokens` static tokens each.
 
     Args:
+        before: Tokens that the model reads before each prefix, such as a message that asks for the text
+            (`data.prompts.encode_prompt`); they are no part of it. By default the prefix stands alone, as in the human
+            text that continuations are compared with.
         prepare: Called with the prefixes of each batch and `new_tokens`. It returns arguments of `generate` for the
             batch, and for each row a function from the id of a step to its static tokens. None: each step is a static
             token.
@@ -141,7 +145,8 @@ def continue_prefixes(
     with progress(len(prefixes), "generating continuations", unit="prefix") as bar:
         for start in range(0, len(prefixes), batch_size):
             group = prefixes[start : start + batch_size]
-            ids = torch.tensor([prefix.tokens for prefix in group], device=execution_device(model))
+            rows = [[*before, *prefix.tokens] for prefix in group]
+            ids = torch.tensor(rows, device=execution_device(model))
             mask, begin = torch.ones_like(ids), settled_time(ids.device)
             prepared, expansions = prepare(group, new_tokens) if prepare else ({"max_new_tokens": new_tokens}, None)
             ready = settled_time(ids.device)

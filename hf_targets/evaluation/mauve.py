@@ -18,6 +18,9 @@ from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.data.progress import progress
 from hf_targets.extras import require
 
+LEAST_TEXTS = 100
+"""Texts from which on scores tell texts with their words in random order from the text itself (`mauve_score`)."""
+
 
 def mauve_score(
     texts: Sequence[str],
@@ -35,6 +38,10 @@ def mauve_score(
     Compare scores only of as many texts, with the same feature model, scaling and length. A score of fewer than about
     1,000 texts is noisy and too high. The seed is of the clustering: several show how much the score depends on it.
 
+    There is a cluster for each ten texts, and a few clusters hold good and bad texts alike: with 20 texts a side two
+    halves of a text may have .75, and a text against itself in random order of words 1.00. From 100 texts on the ranges
+    of ten draws do not meet (recipes/LOG.md), so fewer are refused.
+
     Args:
         texts: Generated texts with their prefixes.
         references: As many human texts with the same prefixes, best cut to the lengths of the generated texts.
@@ -46,12 +53,13 @@ def mauve_score(
         batch_size: As in `text_features`.
     Raises:
         ImportError: If mauve-text is not installed (extra `eval`).
-        ValueError: If texts and references differ in number, or there are fewer than 20.
+        ValueError: If texts and references differ in number, or there are fewer than 100.
     Source: Pillutla et al. 2021 and 2023; Liu et al., appendix C.
     """
-    if len(texts) != len(references) or len(texts) < 20:
+    if len(texts) != len(references) or len(texts) < LEAST_TEXTS:
         raise ValueError(
-            f"MAUVE needs as many texts as references, 20 or more, best 1,000, got {len(texts)} and {len(references)}"
+            f"MAUVE needs as many texts as references, {LEAST_TEXTS} or more, got {len(texts)} and {len(references)}: "
+            "fewer make too few clusters to tell good texts from bad ones"
         )
     compute = require("mauve", extra="eval").compute_mauve  # fails before the slow computation of features
     model = AutoModel.from_pretrained(feature_model) if isinstance(feature_model, str) else feature_model

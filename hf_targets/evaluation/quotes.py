@@ -70,15 +70,17 @@ def check_quotes(
         documents: Texts, or mappings with `text` and perhaps `title`, in the order of their numbers; the first is 1.
         phrases: Start and end of each phrase, in characters of the answer, as `PhraseSpan` has them.
     Raises:
-        ValueError: If `documents` is a single text, or a phrase is not in the answer.
+        ValueError: If `documents` is no list of texts, or a phrase is not in the answer.
 
     >>> documents = ["Cats sleep all day.", "Dogs bark at night."]
     >>> found = check_quotes('They say "cats sleep" [1] and "dogs sleep at night" [2].', documents)
     >>> [span.text for span in found.right], [span.text for span in found.fabricated]
     (['cats sleep'], ['dogs sleep at night'])
     """
-    if isinstance(documents, str):
-        raise ValueError("documents must be a list, whose first item is [1], got a single text; put it in a list")
+    if isinstance(documents, str | Mapping) or not all(isinstance(one, str) or "text" in one for one in documents):
+        raise ValueError(
+            f"documents must be a list of texts, or of mappings with text; the first is [1], got {documents!r:.40}"
+        )
     known = [[_normal(part) for part in _parts(document)] for document in documents]
     spans = [*_quotations(answer), *_marked_phrases(answer, phrases)]
     found: dict[str, list[MarkedSpan]] = {"right": [], "fabricated": [], "spliced": [], "misattributed": []}
@@ -117,11 +119,11 @@ def _quotations(answer: str) -> Iterator[MarkedSpan]:
             open_marks.append(at)
             continue
         # a mark too many, as of inches, does not hide what is quoted around it
-        last = open_marks.pop() if open_marks else last
+        begin, last = (open_marks[-1], open_marks.pop()) if open_marks else (last, None)
         gap = _AFTER_QUOTE.match(answer, at + 1)
         markers = _markers_after(answer, gap.end()) if gap else ()
-        if markers and last is not None and re.search(r"\w", text := answer[last + 1 : at]):
-            start = last + 1 + len(text) - len(text.lstrip())
+        if markers and begin is not None and re.search(r"\w", text := answer[begin + 1 : at]):
+            start = begin + 1 + len(text) - len(text.lstrip())
             yield MarkedSpan(start, start + len(text.strip()), text.strip(), markers)
 
 
@@ -133,7 +135,7 @@ def _side(answer: str, at: int, none_open: bool) -> int:
     if answer[at] in _OPENS + _CLOSES:
         return 1 if answer[at] in _OPENS else -1
     before, after = answer[max(at - 8, 0) : at].rstrip(_DOUBLE)[-1:], answer[at + 1 : at + 9].lstrip(_DOUBLE)[:1]
-    begins = not before or before.isspace() or before in "([{-\u2013\u2014/"
+    begins = not before or before.isspace() or before in "([{]-\u2013\u2014/"
     ends = not after or after.isspace() or after == "["
     return 1 if begins and (not ends or none_open) else -1
 

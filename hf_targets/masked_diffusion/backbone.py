@@ -74,6 +74,21 @@ def read_through_curve(
     return hidden, points, probabilities
 
 
+def num_token_layers(config: MdlmConfig) -> int:
+    """Return how many first layers run on tokens; the others run on control points.
+
+    Raises:
+        ValueError: If the curve has more layers than there are.
+    """
+    curve, count = cast(CurveConfig | None, config.curve), config.num_hidden_layers
+    if curve is None:
+        return count
+    last = count if curve.place == "input" else curve.num_curve_layers or 1
+    if last > count:
+        raise ValueError(f"num_curve_layers must be at most num_hidden_layers={count}, got {last}")
+    return count - last
+
+
 class MdlmBackbone(nn.Module):
     """Embedding, blocks and output layer; with a curve, the last blocks run on its control points.
 
@@ -95,14 +110,7 @@ class MdlmBackbone(nn.Module):
         self.curve = None if curve is None else SentenceCurve(curve)
         num_curves = 1 if curve is None else curve.num_curves
         self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
-        self.num_token_layers = config.num_hidden_layers
-        if curve is not None:
-            last = config.num_hidden_layers if curve.place == "input" else curve.num_curve_layers or 1
-            if last > config.num_hidden_layers:
-                raise ValueError(
-                    f"num_curve_layers must be at most num_hidden_layers={config.num_hidden_layers}, got {last}"
-                )
-            self.num_token_layers -= last
+        self.num_token_layers = num_token_layers(config)
 
     def forward(
         self,

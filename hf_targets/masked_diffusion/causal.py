@@ -20,7 +20,7 @@ from hf_targets.backbones.wrapping import check_loading, load_base, place_new_pa
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.k_curves import CurveMixture
 from hf_targets.curves.sentence_curve import SentenceCurve
-from hf_targets.masked_diffusion.backbone import BackboneOutput, read_through_curve
+from hf_targets.masked_diffusion.backbone import BackboneOutput, num_token_layers, read_through_curve
 from hf_targets.masked_diffusion.configuration import CAUSAL_FIELDS, MdlmConfig
 
 _ATTENTIONS = ("eager", "sdpa", "flex_attention")
@@ -48,14 +48,7 @@ class CausalReading(nn.Module):
         self.curve = None if curve is None else SentenceCurve(curve)
         num_curves = 1 if curve is None else curve.num_curves
         self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
-        self.num_token_layers = config.num_hidden_layers
-        if curve is not None:
-            last = config.num_hidden_layers if curve.place == "input" else curve.num_curve_layers or 1
-            if last > config.num_hidden_layers:
-                raise ValueError(
-                    f"num_curve_layers must be at most num_hidden_layers={config.num_hidden_layers}, got {last}"
-                )
-            self.num_token_layers -= last
+        self.num_token_layers = num_token_layers(config)
         if config.annealing_steps is not None:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
@@ -213,7 +206,7 @@ class MadeFromCausal:
         cls,
         model: PreTrainedModel | str | PathLike,
         *,
-        mask_token_id: int,
+        mask_token_id: int | None = None,
         shift: bool = True,
         annealing_steps: int | None = None,
         curve: CurveConfig | dict[str, Any] | None = None,
@@ -228,8 +221,8 @@ class MadeFromCausal:
 
         Args:
             model: A causal model (Llama-like, Qwen, GPT-2 ...), or the name or path of one.
-            mask_token_id: Of the tokenizer, else an id that no text has: a reserved token (SmolLM2's `<reponame>`), or
-                a new one after `model.resize_token_embeddings(V + 1)`.
+            mask_token_id: Needed: that of the tokenizer, else an id that no text has, of a reserved token (SmolLM2's
+                `<reponame>`), or a new one after `model.resize_token_embeddings(V + 1)`.
             shift: Whether the state at position i - 1 predicts token i, as in the causal model; False: the state at i.
             annealing_steps: Training passes in which attention grows from causal to full; None: full from the start.
             curve: With `place="hidden"` the last layers run on control points of a sentence curve; None: on tokens.
@@ -254,7 +247,7 @@ class MadeFromCausal:
         return made.train(base.training)
 
 
-def check_mask_token(base: PreTrainedModel, mask_token_id: int) -> None:
+def check_mask_token(base: PreTrainedModel, mask_token_id: int | None) -> None:
     """Raise a ValueError if a causal model has no row for a mask token, or another use of it."""
     size = num_rows(base.get_input_embeddings())
     if not isinstance(mask_token_id, int) or not 0 <= mask_token_id < size:

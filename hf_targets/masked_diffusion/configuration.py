@@ -156,10 +156,15 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
 
     def _read_backbone(self) -> None:
         """Take the sizes and ids of the backbone's configuration."""
-        self.backbone, _ = self.sub_configs_defaults["backbone"].create_subconfig("backbone", self.backbone)
-        text = self.backbone.get_text_config()
+        backbone, _ = self.sub_configs_defaults["backbone"].create_subconfig("backbone", self.backbone)
+        self.backbone, text = backbone, backbone.get_text_config()
         for name in (*_SIZES, "tie_word_embeddings", *(name for name in _IDS if getattr(self, name) is None)):
-            value = getattr(text, name)
+            value = getattr(text, name, None)
+            if value is None and name in _SIZES:
+                raise ValueError(
+                    f"a {type(text).__name__} has no {name}; choose a Llama-like, Qwen or GPT-2 model, whose attention "
+                    "can see both sides"
+                )
             setattr(self, name, value[0] if isinstance(value, list) else value)
         if self.time_conditioning or self.folded:
             name = "time_conditioning" if self.time_conditioning else "folded"

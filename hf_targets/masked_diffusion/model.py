@@ -99,6 +99,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
             self.reading = CausalReading(config)
             config.output_scale = check_reading(self) or config.output_scale
             config.backbone = self.backbone.config
+            config._attn_implementation = self.backbone.config._attn_implementation
         self.post_init()
 
     @property

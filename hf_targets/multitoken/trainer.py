@@ -2,14 +2,16 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
+import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
+from transformers.utils import ModelOutput
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.evaluation.diversity_callback import GradientDiversityCallback
@@ -58,6 +60,23 @@ def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterabl
     return metrics
 
 
+def tempered_perplexities(nlls: Mapping[float, float], num_tokens: int, num_words: int) -> dict[str, float]:
+    """Return perplexities by temperature, `perplexity_at_1.05` and so on, the lowest and its `temperature`.
+
+    Args:
+        nlls: To each temperature the negative log-likelihood of all targets.
+        num_tokens, num_words: As for `perplexities`.
+    """
+    best = min(nlls, key=lambda temperature: (math.isnan(nlls[temperature]), nlls[temperature]))
+    metrics = {"temperature": best}
+    for level, count in (("", num_tokens), ("word_", num_words)):
+        if count:
+            found = {temperature: perplexity(nll / count) for temperature, nll in nlls.items()}
+            metrics |= {f"{level}perplexity_at_{temperature:g}": value for temperature, value in found.items()}
+            metrics[f"{level}perplexity_temperature"] = found[best]
+    return metrics
+
+
 @dataclass
 class MultiTokenTrainingArguments(TargetTrainingArguments):
     """Arguments of `MultiTokenTrainer`."""
@@ -65,6 +84,13 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0, 0.02, 0.04, 0.08, 0.2, 0.4],
         metadata={"help": "Lambdas for which each evaluation reports a perplexity, from one pass over the data."},
+    )
+    temperatures: list[float] = field(
+        default_factory=lambda: [0.9, 0.95, 1.05, 1.1, 1.2],
+        metadata={
+            "help": "Temperatures for which each evaluation of a model without heads reports a perplexity, from one "
+            "pass over the data: what an ensemble must beat."
+        },
     )
     head_warmup_steps: int | None = field(
         default=None,
@@ -98,6 +124,8 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
             raise ValueError("ensemble_weights must name at least one weight, got none; 0 means no ensemble")
         for weight in self.ensemble_weights:
             check_ensemble_weight(weight)
+        if not all(temperature > 0 for temperature in self.temperatures):
+            raise ValueError(f"temperatures must be above 0, got {self.temperatures}")
         if self.head_learning_rate is not None and self.head_learning_rate < 0:
             raise ValueError(f"head_learning_rate must be 0 or more, got {self.head_learning_rate}")
         super().__post_init__()
@@ -134,7 +162,8 @@ class MultiTokenTrainer(TargetTrainer):
 
     It adds to Transformers' Trainer:
     - Each part of the loss is logged by name.
-    - An evaluation reports perplexities for all `ensemble_weights`, from one pass over the data.
+    - An evaluation reports perplexities for all `ensemble_weights`, from one pass over the data; that of a plain model
+      for all `temperatures`, and as `perplexity_temperature` the lowest, at `temperature`.
     - The heads may have their own learning rate (`head_learning_rate`), and have one on a trained model.
     - A phase before training may train only the heads (`head_warmup_steps`), as it does new ones on a trained model. It
       has its own optimizer and schedule, and does not change the backbone: the backbone then takes as many updates as
@@ -250,13 +279,22 @@ class MultiTokenTrainer(TargetTrainer):
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the rows' negative log-likelihoods (rows, weights), and their numbers of targets (rows,)."""
         if not self.has_heads:
-            return super().row_losses(model, inputs)
+            outputs, targets = model(**inputs), self._row_targets(inputs["labels"])
+            loss, nlls, counts = self._losses_of(outputs, targets)
+            scaled = (outputs.logits.float() / temperature for temperature in self.args.temperatures)
+            others = [self._losses_of(ModelOutput(loss=loss, logits=one), targets)[1] for one in scaled]
+            return loss, torch.cat([nlls, *others], dim=1), counts
         outputs = model(**inputs, nll_weights=self.weights, skip_logits=True)
         return outputs.loss, outputs.nlls, num_targets(self._row_targets(inputs["labels"]))
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
-        """Return the `perplexities` for all ensemble weights."""
-        return perplexities(losses.sum(dim=0), num_tokens, num_words, self.weights)
+        """Return the `perplexities` for all ensemble weights, and of a plain model `tempered_perplexities`."""
+        sums, count = losses.sum(dim=0), len(self.weights)
+        found = perplexities(sums[:count], num_tokens, num_words, self.weights)
+        if self.has_heads or not self.args.temperatures:
+            return found
+        by_temperature = dict(zip([1.0, *self.args.temperatures], sums.tolist(), strict=True))
+        return found | tempered_perplexities(by_temperature, num_tokens, num_words)
 
 
 class _HeadsAlone(MultiTokenTrainer):

@@ -1,6 +1,7 @@
 """The perplexity of a test text with a continuous cache, which remembers across the blocks of the text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -68,18 +69,19 @@ def search_cache(
     batch_size: int = 8,
     carries_state: bool = False,
     waits: bool = False,
+    relative: bool = False,
 ) -> NeuralCache:
     """Return the cache of the lowest perplexity of a text among all pairs of a theta and a weight.
 
     The model reads the text once, and each theta costs as much as one cache: weights cost nothing.
 
     Args:
-        window, waits: Of all caches.
+        window, waits, relative: Of all caches.
         thetas, weights: To choose from, at least one of each; a weight of 0 is no cache.
         others: As for `cached_perplexities`, as are the errors.
     """
-    caches = [NeuralCache(window, theta, _HALF, waits) for theta in thetas]
-    choices = [[NeuralCache(window, theta, weight, waits) for weight in weights] for theta in thetas]
+    caches = [NeuralCache(window, theta, _HALF, waits, relative) for theta in thetas]
+    choices = [[replace(cache, weight=weight) for weight in weights] for cache in caches]
     rows, sums = _rows(blocks, caches), torch.zeros(len(thetas), len(weights), dtype=torch.float64)
     for nlls, with_caches in _probabilities(model, rows, caches, batch_size, carries_state):
         own = (-nlls).exp()

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.inputs import check_tokenizer
-from hf_targets.backbones.positions import room_after
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.data.prompts import Turns, encode_prompt
 from hf_targets.data.words import check_texts
@@ -59,7 +59,8 @@ def answer_with_phrases(
     """Return the answer to one prompt.
 
     Args:
-        model: With a dynamic vocabulary, or without a miner any causal model.
+        model: With a dynamic vocabulary, or any causal model. The latter writes tokens, in which the documents'
+            phrases are found afterwards: without training, and every one is what the model would have written.
         prompt: Text as it is, or messages for the chat template of the tokenizer.
         documents: Texts of the prompt's documents, in the order of their numbers.
         miner: Finds the documents' phrases, of which `MarkablePhrases` are taken; None: without phrases, so that
@@ -69,8 +70,8 @@ def answer_with_phrases(
         new_tokens: At most, phrases counted by their tokens.
         arguments: Passed to `generate`.
     Raises:
-        ValueError: If there is no document, phrases are asked for of a model without a dynamic vocabulary or with a
-            tokenizer that cannot write a marker, or the prompt is longer than the model's positions.
+        ValueError: If there is no document, phrases with markers are asked for of a model without a dynamic vocabulary
+            or with a tokenizer that cannot write a marker, or the prompt is longer than the model's positions.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.5.  Departs: `marking="afterwards"` is ours.
     """
     if marking not in get_args(Marking) or arguments.get("num_return_sequences", 1) != 1:
@@ -79,15 +80,21 @@ def answer_with_phrases(
         )
     check_texts([prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt], "prompts")
     named = numbered_documents(documents)
-    if miner is not None and not isinstance(model, DynamicVocabForCausalLM):
-        raise ValueError(f"a {type(model).__name__} has no phrase encoder; leave out the miner, or give another model")
+    writes_phrases = isinstance(model, DynamicVocabForCausalLM)
+    if miner is not None and marking == "phrases" and not writes_phrases:
+        raise ValueError(
+            f'a {type(model).__name__} has no phrase encoder; choose marking="afterwards", or leave out the miner'
+        )
     check_tokenizer(model, tokenizer)
     device = execution_device(model)
     vocab_size = num_rows(model.get_output_embeddings())  # pyright: ignore[reportArgumentType]
     inputs = encode_prompt(tokenizer, prompt).to(device)
-    room = room_after(getattr(model, "backbone", model), inputs["input_ids"].shape[1])
-    if room is not None and room < 1:
-        raise ValueError(f"the model has no position left after a prompt of {inputs['input_ids'].shape[1]} tokens")
+    limit, length = max_positions(model.config), inputs["input_ids"].shape[1]
+    if limit is not None and length > limit:
+        raise ValueError(
+            f"a prompt must fit into the {limit} positions that the model has or was trained on, got {length} tokens; "
+            "shorten the documents"
+        )
     begin = settled_time(device)
     if miner is None:
         vocabulary = PhraseVocabulary(tokenizer, vocab_size=vocab_size)
@@ -98,20 +105,24 @@ def answer_with_phrases(
         vocabulary = PhraseVocabulary.from_documents(named, tokenizer, markable, vocab_size=vocab_size)
     mined = settled_time(device)
     limits: dict[str, Any] = {"max_new_tokens": new_tokens}
-    if len(vocabulary):
-        table = model.phrase_table(vocabulary)  # pyright: ignore[reportCallIssue]
+    if len(vocabulary) and writes_phrases:
+        table = model.phrase_table(vocabulary)
         limits = {"phrases": table, "max_new_static_tokens": new_tokens}
     encoded = settled_time(device)
     pad = model.generation_config.pad_token_id
     ending = {"stop_strings": ["\n"], "tokenizer": tokenizer, "pad_token_id": 0 if pad is None else pad}
     output: Any = model.generate(**inputs, **{**limits, **ending, **arguments})  # pyright: ignore[reportCallIssue]
     end = settled_time(device)
-    written = GeneratedText.of(output[0].tolist(), inputs["input_ids"].shape[1], vocabulary)
+    ids, prompt_length = output[0].tolist(), inputs["input_ids"].shape[1]
+    if not writes_phrases:
+        ids[prompt_length:] = vocabulary.merge_phrases(ids[prompt_length:])
+    written = GeneratedText.of(ids, prompt_length, vocabulary)
     text, spans = first_line(written.text, written.spans)
     if marking == "afterwards":
         text, spans = mark_sources(text, spans, {name: int(name) for name in named})
     seconds = {"mining": mined - begin, "encoding": encoded - mined, "generation": end - encoded}
-    counts = written.num_phrases, written.num_steps, written.num_tokens
+    num_steps = written.num_steps if writes_phrases else written.num_tokens
+    counts = written.num_phrases, num_steps, written.num_tokens
     return CitedAnswer(text, spans, provenance_of(text, spans, named), *counts, seconds)
 
 

@@ -123,7 +123,8 @@ class PhraseEncoder(nn.Module):
             embed: `embed_phrases` of the model.
             inputs, outputs: The backbone's input and output embedding.
         """
-        lasts = [one[-1] if isinstance(one, nn.Sequential) else one for one in self._projections()]
+        projections: list[Any] = [self.input_projection, self.output_projection]
+        lasts = [one[-1] if isinstance(one, nn.Sequential) else one for one in projections if one is not None]
         if self.starts_as_tokens:
             for last in lasts:
                 last.weight.zero_()
@@ -141,9 +142,6 @@ class PhraseEncoder(nn.Module):
             scale = (size / phrase.float().square().mean().sqrt()).to(last.weight.device)
             last.weight.mul_(scale)
             last.bias.mul_(scale)
-
-    def _projections(self) -> list[Any]:
-        return [one for one in (self.input_projection, self.output_projection) if one is not None]
 
 
 @torch.no_grad()
@@ -189,9 +187,12 @@ def first_layers(transformer: PreTrainedModel, count: int) -> PreTrainedModel:
 
 
 def _running_mean(embeds: Tensor) -> Tensor:
-    """Return the mean of each window's embeddings up to each token, of the same shape (windows, length, d)."""
+    """Return the mean of each window's embeddings up to each token, normalised, of the same shape (windows, length, d).
+
+    Embeddings of trained models are small, and a projection of small vectors learns slowly.
+    """
     counts = torch.arange(1, embeds.shape[1] + 1, device=embeds.device, dtype=embeds.dtype)
-    return embeds.cumsum(dim=1) / counts[:, None]
+    return F.layer_norm(embeds.cumsum(dim=1) / counts[:, None], embeds.shape[-1:])
 
 
 def fuse_gelu(model: nn.Module) -> None:

@@ -75,7 +75,7 @@ class BlockDecoder(GradientCheckpointingLayer):
         # after the curve, where there are fewer rows: columns of B sum to 1, so it is the same as before the curve
         words = self.project_out(states + hidden[:, None])
         # Departs: the paper trains from random weights; on a trained backbone the decoder would have to learn its
-        # prediction of the next word anew (SmolLM2: 2.85 nats, a new decoder 13.1)
+        # prediction of the next word anew (SmolLM2: 3.6 nats, a new decoder 11.9)
         return (hidden[:, None] + words if self.residual else words), probabilities
 
     def _run(self, inputs: Tensor, state: Tensor) -> Tensor:

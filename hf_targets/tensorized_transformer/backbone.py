@@ -186,7 +186,7 @@ def reach_of(
     reach = keep.unfold(1, size, 1)
     if position_ids is None or time == 1:  # a step of generation continues its text
         return reach
-    texts = texts_of(keep[:, size - 1 :].expand(len(text), -1), position_ids.expand(len(text), -1))
+    texts = texts_of(*(part.expand(text.shape[0], -1) for part in (keep[:, size - 1 :], position_ids)))
     return reach & (F.pad(texts, (size - 1, 0)).unfold(1, size, 1) == texts[..., None])
 
 
@@ -199,10 +199,12 @@ def texts_of(keep: Tensor, position_ids: Tensor) -> Tensor:
         keep: (batch, time), true at text, false at padding.
         position_ids: (batch, time).
     """
-    index = torch.arange(keep.shape[1], device=keep.device).expand_as(keep)
-    last = F.pad(torch.where(keep, index, -1).cummax(dim=1).values[:, :-1], (1, 0), value=-1)
-    follows = position_ids == position_ids.gather(1, last.clamp(min=0)) + 1
-    return (keep & (last >= 0) & ~follows).cumsum(dim=1)
+    number = keep.cumsum(dim=1)  # of tokens so far; ONNX has no `cummax` of their indices
+    places = torch.where(keep, number, keep.shape[1] + 1)
+    of_tokens = F.pad(torch.zeros_like(position_ids), (1, 1)).scatter(1, places, position_ids)
+    before = number - keep.long()
+    follows = position_ids == of_tokens.gather(1, before) + 1
+    return (keep & (before > 0) & ~follows).cumsum(dim=1)
 
 
 def check_segments_of(text: Tensor, size: int, attention_mask: Tensor | None, position_ids: Tensor | None) -> None:

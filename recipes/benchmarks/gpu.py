@@ -66,10 +66,13 @@ def drafts(tiny: bool) -> Iterator[Row]:
         "Llama 1B": {"num_layers": 16, "vocab_size": 128256, "num_key_value_heads": 8},
         "GPT-Neo 1.3B": {"num_layers": 24, "vocab_size": 50257, "architecture": "gpt_neo"},
     }
-    small = {"hidden_size": 512, "intermediate_size": 64, "num_layers": 2, "vocab_size": 64, "max_new_tokens": 8}
+    small = {"hidden_size": 128, "intermediate_size": 64, "num_layers": 2, "vocab_size": 64, "max_new_tokens": 6}
+    small |= {"num_key_value_heads": 2}
     for name, shape in shapes.items():
         sizes: Any = {"hidden_size": 2048, "intermediate_size": 8192, "max_new_tokens": 40, **shape}
-        setup = draft_steps.Setup(**{**sizes, **(small if tiny else {})}, rounds=3, acceptances=[0.3, 0.8])
+        setup = draft_steps.Setup(
+            **{**sizes, **(small if tiny else {})}, rounds=1 if tiny else 3, acceptances=[0.3, 0.8]
+        )
         for size in (2,) if tiny else (1, 8, 32):
             for cells in draft_steps.measure(setup, "bfloat16", size, DEVICE):
                 way, milliseconds, tokens, of_pass, ratio = cells[2:]

@@ -14,42 +14,38 @@ below the answer.</p>"""
 
 @dataclass(frozen=True)
 class PageAnswer:
-    """A question and its answer with its phrases, which name documents (`title` and `text`), and a line below."""
+    """A question, its answer with phrases that name documents (`title` and `text`), a line and a table below it."""
 
     question: str
     text: str
     spans: Sequence[PhraseSpan]
     documents: Mapping[str, Mapping[str, str]]
     note: str = ""
+    table: Sequence[Sequence[str]] = ()
 
 
 def answer_in_terminal(answer: PageAnswer, *, colour: bool) -> str:
     """Return a question, its answer with its phrases marked by colour or brackets, and a line for each one's source."""
-    spans = []
-    for span in answer.spans:
-        place, sources = _place(span, answer.documents), ()
-        if place is not None:
-            title = answer.documents[place.document]["title"]
-            sources = (place._replace(document=f"[{place.document}] {title}"),)
-        spans.append(replace(span, sources=sources))
+    titles = {name: f"[{name}] {document['title']}" for name, document in answer.documents.items()}
+    places = [(span, _place(span, answer.documents)) for span in answer.spans]
+    sources = ((span, () if one is None else (one._replace(document=titles[one.document]),)) for span, one in places)
+    spans = [replace(span, sources=named) for span, named in sources]
     lines = [printable(f"Question: {answer.question}"), mark_in_terminal(answer.text, answer.spans, colour=colour)]
     return "\n".join([*lines, *[list_sources(spans)] * bool(spans)])
 
 
-def answer_page(answers: Sequence[PageAnswer]) -> str:
+def answer_page(answers: Sequence[PageAnswer], title: str = "Answers with citations") -> str:
     """Return an HTML page, complete in itself, of answers whose phrases are links to where their documents have them.
 
-    It begins with a list of the questions, and each answer leads to the next question.
-
-    The documents are closed until a link leads into one, in browsers that open `<details>` for it; it then shows its
-    phrase outlined. Where cited phrases of a document overlap without one holding the other, the document is shown
-    once more for the next ones, so that each phrase is marked as a whole. The page needs no script and no other file,
-    follows the reader's light or dark setting, and shows all texts escaped.
+    It begins with a list of the questions, and each answer leads to the next one. The documents are closed until a link
+    leads into one; it then shows its phrase outlined. Where cited phrases of a document overlap without one holding the
+    other, the document is shown once more for the next ones, so that each phrase is marked as a whole. The page needs
+    no script and no other file, follows the reader's light or dark setting, and shows all texts escaped.
     """
     sections = [_section(number, answer, len(answers)) for number, answer in enumerate(answers, start=1)]
     listed = (f'<li><a href="#answer-{n}">{shown(one.question)}</a></li>' for n, one in enumerate(answers, start=1))
     questions = "\n".join(['<nav aria-label="Questions" id="questions">\n<ol>', *listed, "</ol>\n</nav>"])
-    return page("Answers with citations", "\n".join([_INTRODUCTION, questions, *sections]))
+    return page(title, "\n".join([_INTRODUCTION, questions, *sections]))
 
 
 def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
@@ -76,6 +72,9 @@ def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
         f'<p class="text">{"".join(parts)}</p>',
     ]
     lines += [f'<p class="note">{shown(answer.note)}</p>'] * bool(answer.note)
+    if answer.table:
+        rows = ("".join(f"<td>{shown(cell)}</td>" for cell in row) for row in answer.table)
+        lines.append(f"<table>\n{''.join(f'<tr>{row}</tr>' for row in rows)}\n</table>")
     for name, document in answer.documents.items():
         cited = {source for source in places.values() if source.document == name}
         copies = _copies(cited) or [[]]

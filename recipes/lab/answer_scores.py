@@ -111,9 +111,8 @@ def measure_citations(
 
 def measure_quotes(checked: Sequence[QuoteCheck]) -> dict[str, float]:
     """Return how many marked spans the answers have, and how many of them are wrong, by kind (`check_quotes`)."""
-    kinds = ("fabricated", "spliced", "misattributed")
-    counts = {kind: float(sum(len(getattr(one, kind)) for one in checked)) for kind in kinds}
-    return {"quotes": float(sum(one.num_spans for one in checked)), **counts}
+    kinds = ("right", "fabricated", "spliced", "misattributed")
+    return {f"quotes_{kind}": float(sum(len(getattr(one, kind)) for one in checked)) for kind in kinds}
 
 
 def measure_provenance(answers: Sequence[CitedAnswer]) -> dict[str, float]:

@@ -27,6 +27,7 @@ from hf_targets import (
     take_prefixes,
 )
 from hf_targets.backbones.weight_access import best_device
+from hf_targets.data.prompts import encode_prompt
 from hf_targets.data.words import words_and_marks
 from hf_targets.evaluation.continuations import (
     Continuations,
@@ -66,6 +67,12 @@ class ContinuationSettings(TextSettings):
     max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
     top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
+    instruction: str | None = field(
+        default=None,
+        metadata={
+            "help": "A message whose answer each prefix begins (chat template). None: the prefix alone, as in text."
+        },
+    )
     never: list[str] = field(default_factory=list, metadata={"help": "Words that no model may write, such as <unk>."})
     repetition_of: Literal["words", "spacy", "tokens"] = field(
         default="words", metadata={"help": "What repetition counts: words and marks, spaCy's as published, tokens."}
@@ -172,6 +179,9 @@ class TextComparison:
         set_seed(seed)
         prepare = with_phrases(model, self._phrases_of) if isinstance(model, DynamicVocabForCausalLM) else None
         given = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size, **self._writing}
+        if (asked := self._settings.instruction) is not None:
+            message = encode_prompt(self._tokenizer, [{"role": "user", "content": asked}])["input_ids"]
+            given["before"] = message[0].tolist()  # pyright: ignore
         continued = continue_prefixes(model, self._prefixes, prepare=prepare, **given)
         given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._measured}
         columns = measure_continuations(continued, self._prefixes, self._tokenizer, **given)

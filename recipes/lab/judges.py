@@ -1,9 +1,8 @@
 """What judges answers: whether a premise entails a hypothesis, and what short answer a text has to a question."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from math import isnan, log
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -60,12 +59,11 @@ class Entailment:
         return int(self.model(**inputs).logits.argmax()) == self._label
 
 
-def log_odds(
-    model: Any, tokenizer: Any, questions: Sequence[str], answers: tuple[str, str], *, batch_size: int = 8
-) -> list[float]:
+def log_odds(model: Any, tokenizer: Any, questions: Sequence[str], answers: Sequence[str], **sizes: int) -> list[float]:
     """Return log p(first answer) - log p(second answer) of a causal model after each question.
 
     With a chat template the question is a user's message, which the answer begins; else a space is before the answer.
+    `batch_size` is that of `perplexity_of_generated_texts`.
     """
     chats, rows, lengths = takes_turns(tokenizer), [], []
     for question in questions:
@@ -74,7 +72,7 @@ def log_odds(
         for answer in answers:
             rows.append(ids + tokenizer(answer if chats else f" {answer}", add_special_tokens=False)["input_ids"])
             lengths.append(len(ids))
-    judged = perplexity_of_generated_texts(model, rows, prefix_lengths=lengths, batch_size=batch_size).per_text
+    judged = perplexity_of_generated_texts(model, rows, prefix_lengths=lengths, **sizes).per_text
     log_p = [-log(one) * (len(row) - length) for one, row, length in zip(judged, rows, lengths, strict=True)]
     odds = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
     if any(map(isnan, odds)):
@@ -85,8 +83,7 @@ def log_odds(
 class AskedEntailment:
     """Asks a causal model, such as an instruction model, whether a text supports a statement: yes or no.
 
-    It entails where the odds of "Yes" exceed those after the same question about no text, as small models favour one
-    word whatever they read (Zhao et al. 2021, "Calibrate Before Use").
+    It entails where the odds of "Yes" exceed those without the text, as small models favour a word (Zhao et al. 2021).
     """
 
     question = 'Text: {premise}\n\nDoes the text say that "{hypothesis}"? Answer with Yes or No alone.'
@@ -99,11 +96,6 @@ class AskedEntailment:
         asked = [self.question.format(premise=one, hypothesis=hypothesis) for one in (premise, "N/A")]
         with_text, without = log_odds(self.model, self.tokenizer, asked, ("Yes", "No"))
         return with_text > without
-
-
-def agreement(entails: Callable[[str, str], bool], pairs: Sequence[tuple[str, str, bool]]) -> float:
-    """Return the share of pairs, premise and hypothesis, in which a judge says what a person said, in percent."""
-    return 100 * fmean(entails(premise, hypothesis) == label for premise, hypothesis, label in pairs)
 
 
 class Reader:

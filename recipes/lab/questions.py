@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.backbones.positions import room_after
+from hf_targets.backbones.positions import max_positions
 from hf_targets.data.prompts import Turns, encode_prompt, takes_turns
 from hf_targets.data.words import word_runs
 from hf_targets.evaluation.sentences import Splitter, punkt_or_trained
@@ -87,7 +87,8 @@ class AskedQuestions:
     def check_room(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_tokens: int) -> None:
         """Raise a ValueError if a prompt and its answer do not fit into a model's positions: nothing is cut."""
         longest = max(encode_prompt(tokenizer, prompt)["input_ids"].shape[1] for prompt in self.prompts)
-        room = room_after(model, longest)
+        limit = max_positions(model.config)  # trained on so many, where they are computed for any length
+        room = None if limit is None else limit - longest + 1
         if room is not None and room < new_tokens:
             raise ValueError(
                 f"the model has room for {room} tokens after the longest prompt, not {new_tokens}; lower "

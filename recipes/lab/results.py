@@ -2,16 +2,21 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from transformers import EarlyStoppingCallback
 
+from hf_targets import GaussianDiffusionTrainer
+from hf_targets.data.token_rows import NUM_WORDS
 from hf_targets.training.trainer import TargetTrainer
 
 RESULTS_NAME = "results.json"
 _FOLDERS = re.compile(r"""(?<![\w.:/])/(?:[^/\s"',]+/)*([^/\s"',]+)/?""")
+_CHOICES = {"ensemble": ("ensemble_weight", ""), "temperature": ("temperature", "at_")}
+"""Of a perplexity with a setting that is chosen on the validation text: the setting, and what is before its value."""
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 
@@ -53,22 +58,25 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
     """Return what a trained model reaches on a test text, and its validation figures as `validation_...`.
 
     Nothing is chosen on the test text: `perplexity_ensemble` is that of the ensemble weight of the lowest validation
-    perplexity, `ensemble_weight`. A model that reads what it predicts gets `leaky_perplexity` instead of `perplexity`.
+    perplexity, `ensemble_weight`, and `perplexity_temperature` of a plain model that of its `temperature`. A model that
+    reads what it predicts gets `leaky_perplexity` instead of `perplexity`. `parameters` are all of a model's, trained
+    or not; `test_words` are those of the test text, ends of lines included.
     """
     trainer.remove_callback(EarlyStoppingCallback)  # it would count these evaluations
     validation = _figures(trainer.evaluate(), "eval_")
     results = {f"validation_{name}": value for name, value in validation.items()}
-    weight = validation.get("ensemble_weight")
     if test is not None:
         measured = _figures(trainer.evaluate(test, metric_key_prefix="test"), "test_")
-        results |= {name: value for name, value in measured.items() if not name.endswith("ensemble")}
-        for level in ("perplexity", "word_perplexity"):
-            if weight is not None and f"{level}_{weight:g}" in measured:
-                results[f"{level}_ensemble"] = measured[f"{level}_{weight:g}"]
-        results.pop("ensemble_weight", None)
-    if weight is not None:
-        results["ensemble_weight"] = weight
-    results["parameters"] = trainer.get_num_trainable_parameters()
+        results |= {name: value for name, value in measured.items() if not name.endswith(tuple(_CHOICES))}
+        if NUM_WORDS in test.column_names:
+            results["test_words"] = sum(test[NUM_WORDS])
+    for name, (setting, given) in _CHOICES.items():
+        if (chosen := validation.get(setting)) is not None:
+            results[setting] = chosen
+            for level in ("perplexity", "word_perplexity"):
+                if (value := results.get(f"{level}_{given}{chosen:g}")) is not None:
+                    results[f"{level}_{name}"] = value
+    results["parameters"] = sum(parameter.numel() for parameter in trainer.model.parameters())
     if is_leaky(trainer.model):
         return {name.replace("perplexity", "leaky_perplexity"): value for name, value in results.items()}
     return results
@@ -84,3 +92,21 @@ def _figures(metrics: dict[str, float], prefix: str) -> dict[str, float]:
     others = ("loss", "runtime", "per_second", "epoch", "compilation_time", "model_preparation_time")
     named = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
     return {name: value for name, value in named.items() if not name.endswith(others)}
+
+
+class BleuTrainer(GaussianDiffusionTrainer):
+    """A Trainer whose evaluations have scores of texts, so that `metric_for_best_model: bleu` chooses by them.
+
+    `score` writes the validation text with the model, as the published programs do, and returns its scores by name.
+    """
+
+    def __init__(self, *args: Any, score: Callable[[], dict[str, float]], **kwargs: Any) -> None:
+        self._score = score
+        super().__init__(*args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate, and score what the model, with its averaged weights, writes."""
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        with self.averaged_weights():
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in self._score().items()})
+        return output

@@ -121,7 +121,8 @@ def _checked(parser: HfArgumentParser, settings: Mapping[str, Any], arguments: S
             texts += [f"--{name}={words[0]}"] if len(words) == 1 else [f"--{name}", *words]
     if unknown := set(empty) - {action.dest for action in parser._actions}:
         parser.error(f"unrecognized arguments: {', '.join(sorted(unknown))}")
-    return {**empty, **vars(parser.parse_args([*texts, *arguments]))}
+    stated = vars(parser.parse_args([*texts, *arguments]))
+    return {**empty, **{name: None if value == "null" else value for name, value in stated.items()}}  # as in YAML
 
 
 def _needs_cpu() -> bool:

@@ -51,7 +51,7 @@ class Speed:
 
 
 @contextmanager
-def _row_passes(model: PreTrainedModel) -> Iterator[list[int]]:
+def row_passes(model: PreTrainedModel) -> Iterator[list[int]]:
     """Collect the numbers of rows in all calls of a model's backbone."""
     core: Any = model.get_decoder() if model.config.is_encoder_decoder else model
     while core.base_model is not core:
@@ -81,7 +81,7 @@ def compare_speeds(
     passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
     for name, method in methods.items():
         for prompts in batches:
-            with _row_passes(method.model) as rows:
+            with row_passes(method.model) as rows:
                 output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
             ids = _ids(prompts)
             begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]

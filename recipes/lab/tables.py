@@ -13,11 +13,14 @@ PERPLEXITIES = {
     "perplexity": "perplexity",
     "perplexity_ensemble": "with ensemble",
     "ensemble_weight": "lambda",
+    "perplexity_temperature": "at best temperature",
+    "temperature": "temperature",
     "word_perplexity": "per word",
     "word_perplexity_ensemble": "per word, ensemble",
     "seconds": "training, s",
 }
-"""Columns of models with heads. The ensemble weight (lambda) is the best on each seed's validation text."""
+"""Columns of models with heads. Lambda (ensemble weight) and temperature are each seed's best on validation text."""
+_CHOSEN = ("ensemble_weight", "temperature")
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num_names: int = 1) -> str:
@@ -52,7 +55,7 @@ def results_table(results: Results, columns: Mapping[str, str] | None = None) ->
 def differences_table(results: Results, columns: Mapping[str, str] | None = None) -> str:
     """Return each row's difference from the first one; below two standard errors it is called none. "" for one row.
 
-    A key `a_ensemble` is compared with `a` of the first row where that has no ensemble.
+    A key `a_ensemble` is compared with `a_temperature` of the first row, or else `a`, where that has no ensemble.
 
     >>> differences_table({"plain": [{"x": 4.0}, {"x": 6.0}], "ours": [{"x": 3.0}, {"x": 3.0}]}).splitlines()[2]
     '| ours | -2.00 ± 1.00 |'
@@ -60,12 +63,13 @@ def differences_table(results: Results, columns: Mapping[str, str] | None = None
     (first, reference), *others = results.items()
     if not others:
         return ""
-    shown = {key: told for key, told in _columns(results, columns).items() if key not in ("seconds", "ensemble_weight")}
+    shown = {key: told for key, told in _columns(results, columns).items() if key not in ("seconds", *_CHOSEN)}
     lines = []
     for name, seeds in others:
         cells = []
         for key in shown:
-            base = [one.get(key, one.get(key.removesuffix("_ensemble"))) for one in reference]
+            keys = [key, key.replace("_ensemble", "_temperature"), key.removesuffix("_ensemble")]
+            base = [next((one[name] for name in keys if name in one), None) for one in reference]
             own = [one[key] for one in seeds if key in one]
             known = [value for value in base if value is not None]
             cells.append(format_difference(own, known) if own and known else "")
@@ -112,7 +116,7 @@ def _columns(results: Results, columns: Mapping[str, str] | None) -> dict[str, s
 
 def _mean(key: str, seeds: Sequence[Mapping[str, float]]) -> str:
     values = [float(one[key]) if one.get(key) is not None else None for one in seeds]
-    if key == "ensemble_weight":
+    if key in _CHOSEN:
         return ", ".join(f"{value:g}" for value in sorted({value for value in values if value is not None}))
     return format_mean(values, digits=0 if key in ("seconds", "parameters") else 2)
 

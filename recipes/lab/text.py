@@ -18,6 +18,7 @@ from hf_targets import (
     train_bpe_tokenizer,
     train_joint_bpe,
 )
+from hf_targets.data.corpora import first_words
 
 read_text, read_pairs = lru_cache(maxsize=2)(load_corpus), lru_cache(maxsize=2)(load_pairs)
 """The loaders, whose texts the runs of a table share; `forget_texts` reads anew what may have changed since."""
@@ -51,12 +52,16 @@ class TextSettings:
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     text_column: str = field(default="text", metadata={"help": "Column of a data set that holds the text."})
     max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
+    max_test_words: int | None = field(default=None, metadata={"help": "Test on the first so many words only."})
 
     def load(self, *, whole: bool = False) -> DatasetDict:
         """Return the splits, each with the column `text`; with `whole` all of the training text."""
         words = None if whole else self.max_train_words
         given = {"config_name": self.dataset_config, "text_column": self.text_column, "max_train_words": words}
-        return DatasetDict(read_text(self.dataset, **given))
+        texts = DatasetDict(read_text(self.dataset, **given))
+        if self.max_test_words is not None:
+            texts["test"] = Dataset.from_dict({"text": first_words(texts["test"]["text"], self.max_test_words)})
+        return texts
 
 
 @dataclass

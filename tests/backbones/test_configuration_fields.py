@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from hf_targets import CurveConfig, DifformerConfig, DynamicVocabConfig, MdlmConfig, MultiTokenConfig
+from hf_targets import CurveConfig, DifformerConfig, MdlmConfig, MultiTokenConfig
 from hf_targets.auto import MODELS
 
 OF_MODELS = tuple(model.config_class for _, model, _ in MODELS)
@@ -24,7 +24,7 @@ def test_a_value_of_another_type_is_refused_with_the_field_and_the_value(cls, na
         cls(**{name: [1, 2]})
 
 
-@pytest.mark.parametrize("cls", OF_MODELS)
+@pytest.mark.parametrize("cls", [MultiTokenConfig, DifformerConfig])
 def test_fields_given_beside_a_saved_configuration_are_checked_and_converted_as_if_they_stood_there(cls, tmp_path):
     cls().save_pretrained(tmp_path)
     for _, name in [field for field in FIELDS if field[0] is cls]:
@@ -45,20 +45,6 @@ def test_given_fields_are_checked_together_under_their_other_names_and_merged_in
     with pytest.raises(ValueError, match="clip_noise needs noise_schedule='continuous'"):
         DifformerConfig.from_pretrained(tmp_path, clip_noise=True)
     assert DifformerConfig.from_pretrained(tmp_path, clip_noise=True, noise_schedule="continuous").clip_noise
-
-
-@pytest.mark.parametrize(
-    ("cls", "given", "says"),
-    [
-        (MdlmConfig, {"num_attention_heads": "2"}, "num_attention_heads must be an integer.*leave out the quotation"),
-        (MdlmConfig, {"num_diffusion_steps": True}, "num_diffusion_steps must be an integer or None"),
-        (MultiTokenConfig, {"backbone": "gpt2"}, "backbone must be a dict or a PreTrainedConfig or None"),
-        (DynamicVocabConfig, {"kl_divisor": 1}, "kl_divisor must be one of 'steps', 'tokens'"),
-    ],
-)
-def test_the_error_says_what_the_field_takes(cls, given, says):
-    with pytest.raises(ValueError, match=f"^{says}"):
-        cls(**given)
 
 
 def test_an_integer_is_a_number():

@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModel
 
-from tests.model_cases import CASES, every_class, every_model
+from tests.model_cases import CASES, every_class, every_kind
 
 
 def tensors(output):
@@ -25,7 +25,7 @@ def with_tuples(model):
     return model
 
 
-@every_model
+@every_kind
 def test_values_are_in_the_order_of_their_names_and_the_loss_and_logits_are_first(case):
     model, batch = case.make(), case.batch()
     for given in (batch, case.reading(batch["input_ids"])):
@@ -34,7 +34,7 @@ def test_values_are_in_the_order_of_their_names_and_the_loss_and_logits_are_firs
     assert [*model(**batch, skip_logits=False)][:2] == ["loss", "logits"]
 
 
-@every_model
+@every_kind
 def test_an_output_can_be_a_tuple_by_argument_and_by_configuration(case):
     model, batch = case.make(), case.batch()
     named = model(**batch, **case.options)

@@ -11,18 +11,23 @@ from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.maths.losses import IGNORED
 from tests.memory import realigned
 from tests.model_cases import (
+    CASES,
+    ONE_OF_A_KIND,
     every_class,
+    every_kind,
     every_model,
-    every_wrapper,
     every_wrapper_class,
     every_writing_wrapper_class,
-    models_that,
     models_that_owe,
+    parametrized,
 )
 from tests.tiny_models import VOCAB, token_ids
 from tests.trainer_runs import assert_same, weights
 
-wrappers_that_write = models_that(lambda case: case.wraps is not None and "generation" not in case.lacks)
+every_wrapping_kind = parametrized(name for name in ONE_OF_A_KIND if CASES[name].wraps)
+every_writing_wrapper = parametrized(
+    name for name in ONE_OF_A_KIND if not CASES[name].lacks.keys() & {"the logits of what it wraps", "generation"}
+)
 SIX = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
 
 
@@ -39,7 +44,7 @@ def test_programs_read_the_sizes_of_the_model_from_its_configuration(case):
     assert not hasattr(config, "no_such_field")
 
 
-@every_model
+@every_kind
 def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, tmp_path):
     model, ids, cls = case.make(), token_ids(2, 8), case.auto
     model.save_pretrained(tmp_path)
@@ -53,9 +58,17 @@ def test_from_pretrained_takes_the_fields_that_it_takes_for_any_model(case, tmp_
     assert loaded.dtype == torch.bfloat16 and loaded.config._attn_implementation == "eager"
     parts = [part for part in loaded.modules() if isinstance(part, PreTrainedModel)]
     assert {part.config._attn_implementation for part in parts} == {"eager"}
-    if "attentions" not in case.lacks:
-        loaded = cls.from_pretrained(tmp_path, output_attentions=True, attn_implementation="eager")
-        assert loaded(**case.reading(ids))[f"{case.prefix}attentions"]
+
+
+@every_class
+def test_a_models_own_class_takes_these_fields_too(case, tmp_path):
+    model, given = case.make(), case.reading(token_ids(2, 8))
+    model.save_pretrained(tmp_path)
+    fields = {"pad_token_id": 3, "output_attentions": True, "attn_implementation": "eager", **without_cache(case)}
+    loaded = type(model).from_pretrained(tmp_path, **fields)
+    assert loaded.config.pad_token_id == 3
+    assert not hasattr(model, "generation_config") or loaded.generation_config.pad_token_id == 3
+    assert "attentions" in case.lacks or loaded(**given)[f"{case.prefix}attentions"]
 
 
 @every_class
@@ -67,26 +80,13 @@ def test_attention_without_weights_returns_none_of_them_and_changes_nothing(case
         assert output[f"{case.prefix}attentions"] == () and torch.equal(output.logits, model(**given).logits)
 
 
-@every_model
+@every_kind
 def test_hidden_states_come_from_auto_model_too(case, tmp_path):
     model, ids = case.make(), token_ids(2, 8)
     model.save_pretrained(tmp_path)
-    loaded = realigned(AutoModel.from_pretrained(tmp_path))
+    loaded = realigned(AutoModel.from_pretrained(tmp_path, **without_cache(case)))
     torch.testing.assert_close(loaded(**case.source_alone(ids))[0], case.hidden(model, ids))
-    assert AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16, **without_cache(case)).dtype == torch.bfloat16
     assert type(AutoModel.from_config(model.config)) is type(loaded)
-
-
-@every_class
-def test_a_models_own_class_takes_these_fields_too_and_generates_with_them(case, tmp_path):
-    model = case.make()
-    model.save_pretrained(tmp_path)
-    fields = {"pad_token_id": 3, "output_hidden_states": True, **without_cache(case)}
-    loaded = type(model).from_pretrained(tmp_path, **fields)
-    assert loaded.config.pad_token_id == 3
-    assert loaded(**case.reading(token_ids(2, 8)))[f"{case.prefix}hidden_states"] is not None
-    if hasattr(model, "generation_config"):
-        assert loaded.generation_config.pad_token_id == 3
 
 
 @every_wrapper_class
@@ -102,7 +102,7 @@ def test_auto_model_loads_the_backbone_without_its_output_matrix(case, tmp_path)
     assert torch.equal(logits, model.backbone(**case.reading(ids)).logits)
 
 
-@models_that_owe("resizing")
+@models_that_owe("resizing", ONE_OF_A_KIND)
 def test_a_vocabulary_grows_and_the_old_tokens_are_predicted_as_before(case, tmp_path):
     model, ids = case.make(), token_ids(2, 8)
     before = model(**case.reading(ids)).logits[..., : VOCAB - 1].log_softmax(-1)
@@ -126,7 +126,7 @@ def assert_refused(case, argument, *calls):
     return argument in case.refuses
 
 
-@models_that(lambda case: not case.lacks.keys() & {"the logits of what it wraps", "generation"})
+@every_writing_wrapper
 @pytest.mark.usefixtures("clear_choices")
 def test_generation_begins_from_embeddings_where_what_is_wrapped_does(case):
     model, ids = case.make().double(), token_ids(2, 5)
@@ -136,7 +136,7 @@ def test_generation_begins_from_embeddings_where_what_is_wrapped_does(case):
         assert torch.equal(model.generate(inputs_embeds=embeds, **SIX), expected)
 
 
-@models_that_owe("the logits of what it wraps")
+@models_that_owe("the logits of what it wraps", ONE_OF_A_KIND)
 def test_segments_are_read_where_what_is_wrapped_reads_them(case):
     model, ids = case.make(), token_ids(2, 8)
     segments = torch.arange(8).expand(2, 8) // 4
@@ -150,7 +150,7 @@ def test_segments_are_read_where_what_is_wrapped_reads_them(case):
         assert torch.equal(model.generate(ids, token_type_ids=segments, **SIX), generated)
 
 
-@every_model
+@every_kind
 def test_shifted_labels_give_the_loss_of_those_that_are_not(case):
     model, ids = case.make(), token_ids(2, 16)
     labels = ids.masked_fill(torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.3, IGNORED)
@@ -167,7 +167,7 @@ def test_shifted_labels_give_the_loss_of_those_that_are_not(case):
         model(ids, shift_labels=shifted.masked_fill(shifted == IGNORED, 50_000))
 
 
-@every_wrapper
+@every_wrapping_kind
 def test_a_configuration_answers_for_its_backbone(case):
     model = case.make()
     config, text = model.config, model.backbone.config.get_text_config()
@@ -183,14 +183,14 @@ def test_a_configuration_answers_for_its_backbone(case):
     assert type(config).from_dict(values).vocab_size == 70
 
 
-@every_wrapper
+@every_wrapper_class
 def test_a_loaded_configuration_is_that_of_its_parts(case, tmp_path):
     case.make().save_pretrained(tmp_path)
     again = case.auto.from_pretrained(tmp_path)
     assert again.config.backbone is again.backbone.config
 
 
-@wrappers_that_write
+@every_writing_wrapper_class
 def test_whether_a_cache_is_dynamic_can_be_asked_of_the_class_and_the_model(case):
     model = case.make()
     assert type(model)._supports_default_dynamic_cache() is True

@@ -42,7 +42,8 @@ def test_eight_small_batches_take_the_step_of_one_large_one(case, plain, tmp_pat
     states, logs = [], []
     for batch, accumulated in ((8, 1), (1, 8)):
         sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulated}
-        trainer = case.make(tmp_path, plain=plain, **IN_ORDER, **sizes, **({} if plain else APART))
+        sizes |= {"optim": "sgd", "max_steps": 1 if plain else 2}
+        trainer = case.make(tmp_path, plain=plain, **sizes, **({} if plain else APART))
         trainer.train()
         states.append(weights(trainer.model))
         logs.append(losses(trainer))
@@ -54,7 +55,7 @@ def test_eight_small_batches_take_the_step_of_one_large_one(case, plain, tmp_pat
 def test_a_model_whose_outputs_are_tuples_is_trained_and_evaluated_alike(case, tmp_path):
     found = []
     for return_dict in (True, False):
-        trainer = case.make(tmp_path, **IN_ORDER)
+        trainer = case.make(tmp_path, max_steps=1)
         trainer.model.config.return_dict = return_dict
         trainer.train()
         evaluated = {name: value for name, value in trainer.evaluate().items() if not name.endswith(RATES)}
@@ -146,7 +147,8 @@ def test_output_embeddings_are_kept_apart_where_that_is_asked_for(case, tmp_path
 def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(case, tmp_path):
     def run(folder, resume=None):
         options = {**STEPS, "save_steps": 3, "lr_scheduler_type": "linear", "num_train_epochs": 1, "max_steps": -1}
-        trainer = case.make(folder, with_dropout(case.model.make()), train_sampling_strategy="random", **options)
+        model, options = with_dropout(case.model.make()), {"train_sampling_strategy": "random", **options}
+        trainer = case.make(folder, model, rows=case.rows(20), **options)
         trainer.train(resume_from_checkpoint=resume)
         seen = ("loss", "eval_", "grad_norm")
         log = [{k: v for k, v in entry.items() if k.startswith(seen)} for entry in trainer.state.log_history]
@@ -202,8 +204,8 @@ def test_data_that_do_not_fit_are_refused_before_training_starts(case, tmp_path)
         columns = {name: column for name, column in {**row, **change}.items() if column is not None}
         with pytest.raises(ValueError, match=told):
             case.make(tmp_path, rows=Dataset.from_dict(columns))
-        with pytest.raises(ValueError, match=told):
-            case.make(tmp_path).evaluate(Dataset.from_dict(columns))
+    with pytest.raises(ValueError, match=told):
+        case.make(tmp_path).evaluate(Dataset.from_dict(columns))
     with pytest.raises(ValueError, match="must have rows, got none"):
         case.make(tmp_path, rows=case.rows(2).select([]))
 
@@ -212,7 +214,7 @@ def test_data_that_do_not_fit_are_refused_before_training_starts(case, tmp_path)
 def test_ours_and_the_plain_trainer_take_the_same_steps(case, tmp_path):
     logged = []
     for plain in (False, True):
-        trainer = case.make(tmp_path, plain=plain)
+        trainer = case.make(tmp_path, plain=plain, max_steps=2)
         trainer.train()
         logged.append([entry["loss"] for entry in losses(trainer)])
     assert logged[0] == pytest.approx(logged[1], rel=1e-6)
@@ -223,7 +225,7 @@ def test_a_trainer_that_nobody_holds_is_gone_at_once_with_its_model(case, tmp_pa
     gc.collect()
     gc.disable()  # which would find a cycle, some time later
     try:
-        trainer = case.make(tmp_path, max_steps=2)
+        trainer = case.make(tmp_path, max_steps=1)
         trainer.train()
         trainer.evaluate()
         held = ref(trainer), ref(trainer.model)
@@ -270,7 +272,8 @@ def test_a_plain_evaluation_gives_the_loss_and_the_logits(case, tmp_path):
 @every_trainer
 @plain_or_ours
 def test_the_best_model_is_loaded_at_the_end(case, plain, tmp_path):
-    options = {**STEPS, "save_steps": 2, "load_best_model_at_end": True, "save_total_limit": 1}
+    options = {**STEPS, "eval_steps": 1, "save_steps": 1, "max_steps": 2}
+    options |= {"load_best_model_at_end": True, "save_total_limit": 1}
     trainer = case.make(tmp_path, plain=plain, **options)
     trainer.train()
     name = f"eval_{trainer.args.metric_for_best_model}"
@@ -310,11 +313,11 @@ def test_trainer_shifts_labels_that_it_smooths_where_it_may_use_the_next_token_a
 
 
 @every_trainer
-@pytest.mark.parametrize(("plain", "accumulation"), [(False, 1), (False, 2), (True, 2)])
-def test_steps_without_a_target_leave_the_weights_as_they_are(case, plain, accumulation, tmp_path):
-    rows = case.rows(16).map(lambda row: {"labels": [IGNORED] * len(row["labels"])})
-    trainer = case.make(tmp_path, rows=rows, plain=plain, max_steps=2, gradient_accumulation_steps=accumulation)
+@plain_or_ours
+def test_a_step_without_a_target_leaves_the_weights_as_they_are(case, plain, tmp_path):
+    rows = case.rows(8).map(lambda row: {"labels": [IGNORED] * len(row["labels"])})
+    trainer = case.make(tmp_path, rows=rows, plain=plain, max_steps=1, gradient_accumulation_steps=2)
     before = weights(trainer.model)
     trainer.train()
-    assert [entry["loss"] for entry in losses(trainer)] == [0.0, 0.0]
+    assert [entry["loss"] for entry in losses(trainer)] == [0.0]
     assert_same(weights(trainer.model), before, rtol=0, atol=0)

@@ -165,24 +165,6 @@ def test_the_kind_of_labels_chooses_the_loss(problem):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("hidden_size", 33),
-        ("intermediate_size", 63),
-        ("num_attention_heads", 5),
-        ("num_hidden_layers", 0),
-        ("hidden_dropout_prob", 1.0),
-        ("pad_token_id", -1),
-        ("layer_norm_eps", 0.0),
-        ("initializer_range", float("nan")),
-    ],
-)
-def test_a_wrong_field_is_told(field, value):
-    with pytest.raises(ValueError, match=field):
-        CrammedBertConfig(**{**SIZES, field: value})
-
-
-@pytest.mark.parametrize(
     "call",
     [
         {"token_type_ids": torch.tensor([[0, 1, 1]])},

@@ -231,20 +231,20 @@ def test_matrices_are_shared_and_the_oldest_are_forgotten(monkeypatch):
 
 
 def test_threads_get_what_one_would_while_matrices_are_forgotten(monkeypatch):
-    rows = {length: tokens(2, length, 3) for length in range(1, 20)}
+    rows = {length: tokens(2, length, 3) for length in range(1, 9)}
     sizes = {length: torch.tensor([length, (length + 1) // 2]) for length in rows}
     expected = {length: make().to_control_points(rows[length], sizes[length]) for length in rows}
     sentence_curve._kept.clear()
-    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 2**12)
+    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 2**11)
 
     def work(number):
-        for step in range(10):
-            length = 1 + (7 * number + step) % 19
+        for step in range(6):
+            length = 1 + (3 * number + step) % 8
             assert torch.equal(make().to_control_points(rows[length], sizes[length]), expected[length])
             make().to_control_points(rows[length])
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))
 
 
 def test_large_control_points_are_told_once_for_the_longest_text():
@@ -283,11 +283,11 @@ class Model(torch.nn.Module):
 
 sentence_curve.MAX_TABLE_LENGTH = 14
 model = Model()
-for fullgraph, widths in ((True, (12,)), (False, (12, 13, 15))):
+for fullgraph, backend, widths in ((True, "aot_eager", (12,)), (False, "eager", (12, 15))):
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=fullgraph)
+    compiled = torch.compile(model, backend=backend, fullgraph=fullgraph)
     for width in widths:
-        for lengths in (None, *torch.randint(1, width, (2, 4))):
+        for lengths in (None, torch.randint(1, width, (4,))):
             rows, results = torch.randn(4, width, 6), []
             for run in (model, compiled):
                 leaf = rows.clone().requires_grad_()

@@ -41,7 +41,7 @@ tokenizers = pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "wor
 
 
 @tokenizers
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_blocks_overlap_by_one_token_and_every_token_but_the_first_is_a_target_once(tokenizer, texts, block_size):
     ids = stream(texts, tokenizer)
@@ -62,7 +62,7 @@ def test_blocks_overlap_by_one_token_and_every_token_but_the_first_is_a_target_o
         assert num_words(blocks) == [len(targets(block)) for block in blocks]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_a_byte_level_word_is_counted_in_the_block_that_predicts_its_first_byte(texts, block_size):
     ids = stream(texts, BPE)

@@ -1,7 +1,9 @@
 import gzip
 import lzma
 import re
+import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 import datasets
@@ -16,11 +18,6 @@ from tests.programs import run_program
 LINES = [f"line {number}\n" for number in range(40)]
 
 
-@pytest.fixture(scope="session")
-def documentation():
-    return load_corpus("documentation")
-
-
 def rows(corpus):
     return {split: list(corpus[split]["text"]) for split in corpus}
 
@@ -29,7 +26,11 @@ def text(corpus, split):
     return "".join(corpus[split]["text"])
 
 
-def test_the_documentation_has_each_paragraph_once_in_rows_of_one_column_most_of_them_in_train(documentation):
+def test_the_documentation_has_each_paragraph_once_in_rows_of_one_column_most_of_them_in_train(monkeypatch, tmp_path):
+    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("[a-d]*.py")):
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(documentation_module.sysconfig, "get_path", lambda name: str(tmp_path))
+    documentation = load_corpus("documentation")
     assert isinstance(documentation, DatasetDict) and tuple(documentation) == SPLITS
     words, every = {}, []
     for split in SPLITS:
@@ -39,20 +40,20 @@ def test_the_documentation_has_each_paragraph_once_in_rows_of_one_column_most_of
         assert documentation[split].features == datasets.Features({"text": datasets.Value("string")})
         assert all(row.endswith("\n") and row.strip() for row in documentation[split]["text"])
     total = sum(words.values())
-    assert total > 150_000 and 0.7 < words["train"] / total < 0.9
+    assert total > 70_000 and 0.7 < words["train"] / total < 0.9
     assert all(0.04 < words[split] / total < 0.2 for split in ("validation", "test"))
     assert len(every) == len(set(every))
     for split, alone in rows(load_corpus("documentation:topics")).items():
         assert rows(documentation)[split][: len(alone)] == alone
 
 
-def test_the_documentation_does_not_depend_on_the_hash_seed(documentation):
+def test_the_documentation_does_not_depend_on_the_hash_seed():
     program = (
         "import sys; from hf_targets.data.corpora import load_corpus;"
         "sys.stdout.buffer.write(''.join(load_corpus('documentation:topics')['validation']['text']).encode())"
     )
     alone = run_program(program).stdout
-    assert alone and text(documentation, "validation").startswith(alone)
+    assert alone and text(load_corpus("documentation:topics"), "validation") == alone
 
 
 def test_the_documentation_is_read_without_importing_and_leaves_out_tests_and_short_docstrings(monkeypatch, save):

@@ -122,7 +122,7 @@ def rows(pairs):
     return list(zip(pairs["source"], pairs["target"], strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     pairs=st.lists(st.tuples(WORDS, WORDS), max_size=8),
     shortest=st.integers(1, 3),

@@ -31,7 +31,7 @@ def by_definition(first, second, *, unbiased):
     return ratio if unbiased else max(ratio, 0) ** 0.5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(4, 9), sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)))
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_it_is_what_its_definition_says(unbiased, seed, count, sizes):
@@ -94,11 +94,3 @@ def test_several_vectors_have_those_of_each_two(unbiased):
         for other in range(3):
             pair = distance_correlation(vectors[:, one], vectors[:, other], unbiased=unbiased)
             torch.testing.assert_close(found[:, one, other], pair)
-
-
-def test_samples_that_do_not_belong_together_or_are_too_few_are_refused():
-    with pytest.raises(ValueError, match="together"):
-        distance_correlation(torch.zeros(5, 2), torch.zeros(4, 2))
-    for count, unbiased, least in ((1, False, 2), (3, True, 4)):
-        with pytest.raises(ValueError, match=f"needs {least} samples or more, got {count}"):
-            distance_correlation(torch.zeros(count, 2), torch.zeros(count, 2), unbiased=unbiased)

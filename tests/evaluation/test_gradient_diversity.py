@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hf_targets import gradient_diversity, repair_reformer
+from hf_targets import gradient_diversity
 from hf_targets.evaluation import gradient_diversity as module
 from tests.awd_lstm.models import make_awd_lstm
 from tests.crammed_bert.models import make_crammed_bert
@@ -30,11 +30,8 @@ def rows_of(batch):
 
 MODELS = {
     "gpt2": (lambda: make_backbone("gpt2"), text, True),
-    "llama": (lambda: make_backbone("llama"), text, True),
     "difference": (lambda: make_any("gpt2", "difference"), text, True),
-    "embedding": (lambda: make_any("llama", "embedding"), text, True),
     "conditional": (lambda: make_any("gpt2", "conditional"), text, True),
-    "reformer": (lambda: repair_reformer(make_backbone("reformer")), text, False),
     "difference-reformer": (lambda: make_any("reformer", "difference"), text, False),
     "lstm": (make_awd_lstm, text, False),
     "mdlm": (make_mdlm, mdlm_batch, False),
@@ -88,7 +85,7 @@ class Linear(nn.Module):
         return {"loss": (samples @ self.weight).sum()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n=st.integers(2, 6), size=st.integers(1, 8), seed=st.integers(0, 99), at_once=st.integers(1, 7))
 def test_its_limits(n, size, seed, at_once):
     samples = torch.randn(n, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

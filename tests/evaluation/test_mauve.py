@@ -50,7 +50,8 @@ def test_features_are_those_of_mauve_text_itself(mauve):
     assert np.allclose(text_features(SENTENCES, MODEL, TOKENIZER), theirs, atol=1e-5)
 
 
-TEXTS = [f"{first} and {second}" for first in SENTENCES for second in SENTENCES]
+ENDS = ("", " a", " on", " hat")
+TEXTS = [f"{first} and {second}{end}" for first in SENTENCES for second in SENTENCES for end in ENDS]
 REFERENCES = [text.upper() for text in TEXTS]
 OURS = {"feature_model": MODEL, "tokenizer": TOKENIZER}
 
@@ -80,11 +81,11 @@ def test_without_mauve_text_its_extra_is_named_before_any_feature_is_made(monkey
 
     monkeypatch.setattr(extras, "import_module", missing)
     with pytest.raises(ImportError, match=r"mauve is not installed.*\[eval\]"):
-        mauve_score(["a"] * 20, ["b"] * 20, feature_model="no/model")
+        mauve_score(["a"] * 100, ["b"] * 100, feature_model="no/model")
 
 
 def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(ValueError, match="20 or more"):
-        mauve_score(["a"] * 19, ["a"] * 19, feature_model="no/model")
+    with pytest.raises(ValueError, match="100 or more"):
+        mauve_score(["a"] * 99, ["a"] * 99, feature_model="no/model")
     with pytest.raises(ValueError, match="must have a token"):
         text_features(["a", ""], MODEL, TOKENIZER)

@@ -57,7 +57,9 @@ DOCUMENTS = [
         ('"called it "Jaws" for years" [2]', ["right"]),
         ('"called it ""Jaws"" for years." [2]', ["right"]),
         ("\u00ab boat is red \u00bb [1]", ["right"]),
+        ('"called it "Jaws" for 5" years" [2]', ["fabricated"]),
         ('the 5" gun: "It is big" [2], "it" sank [1]', ["right"]),
+        ('"is red"[1]"It is big"[2], "is "red" not"[1]', ["right", "right", "fabricated"]),
         ('"the Old man" [1]', ["fabricated"]),
         ('"boat is red not blue" [1]', ["spliced"]),
         ('"oat is red" [1]', ["fabricated"]),
@@ -77,5 +79,6 @@ def test_markers_without_a_span_are_counted_and_spans_say_where_they_are():
     [span] = checked.misattributed
     assert (checked.num_other_markers, span.markers, span.text) == (1, (1, 2), "boat is red")
     assert 'It sank [1]. " boat is red "[1][2]'[span.start : span.end] == span.text
-    with pytest.raises(ValueError, match="list"):
-        check_quotes("a", "a")
+    for wrong in ("a", {"1": "a"}, [{"title": "a"}]):
+        with pytest.raises(ValueError, match="list"):
+            check_quotes("a", wrong)

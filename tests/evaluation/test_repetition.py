@@ -67,18 +67,6 @@ def test_distinct_ngrams_fall_with_likeness_between_texts_and_repetition_does_no
     assert repeated_ngrams(alike, 2) == repeated_ngrams(unlike, 2) == 0
 
 
-@pytest.mark.parametrize(
-    ("texts", "order", "says"),
-    [([[1]], 2, "2-gram"), ([], 2, "no text"), (["a text"], 2, "tokenize"), ([[1, 2]], 0, "got 0")],
-)
-def test_texts_that_say_nothing_are_refused(texts, order, says):
-    for measure in (repeated_ngrams, distinct_ngrams):
-        with pytest.raises(ValueError, match=says):
-            measure(texts, order)
-    with pytest.raises(ValueError, match="micro"):
-        repeated_ngrams([[1, 2]], 2, average="micro")
-
-
 def test_tensors_and_arrays_are_counted_as_lists_are():
     texts = [[1, 1, 1, 1, 2], [3, 4, 3, 4, 3]]
     for rows in (torch.tensor(texts), list(torch.tensor(texts)), np.array(texts)):

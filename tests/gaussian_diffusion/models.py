@@ -52,6 +52,7 @@ def noisy_pairs(model: DifformerForConditionalGeneration, num_rows: int = 3, **s
 
 def noisy_rows(num_rows: int) -> Dataset:
     """Return pairs with the times and the noise of their texts; their lengths vary."""
-    batches = [noisy_pairs(make_difformer(), 3, seed=seed) for seed in range(num_rows // 3 + 1)]
+    model = make_difformer()
+    batches = [noisy_pairs(model, 3, seed=seed) for seed in range(num_rows // 3 + 1)]
     rows = [{name: value[row].tolist() for name, value in batch.items()} for batch in batches for row in range(3)]
     return Dataset.from_list(rows[:num_rows])

@@ -134,15 +134,14 @@ def test_training_mode_generates_without_dropout_and_stays():
     assert torch.equal(*texts) and model.training
 
 
-@pytest.mark.parametrize("kind", ["curve", "dinoiser"])
-def test_a_trained_model_writes_what_it_was_trained_on(kind):
-    model = make_difformer(kind, initializer_range=0.05).train()
+def test_a_trained_model_writes_what_it_was_trained_on():
+    model = make_difformer("curve", initializer_range=0.05).train()
     batch = pairs(3)
     ends = (batch["labels"] != -100).sum(dim=1, keepdim=True) - 1
     labels = batch["labels"].scatter(1, ends, EOS)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for seed in range(150):
-        rows = {name: value.repeat(8, 1) for name, value in {**batch, "labels": labels}.items()}
+        rows = {name: value.repeat(4, 1) for name, value in {**batch, "labels": labels}.items()}
         model(**rows, generator=seeded(seed)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -55,11 +55,3 @@ def test_every_task_of_peft_gives_the_same_loss_and_texts(task):
     tuned = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"], task_type=task))
     assert torch.equal(tuned(**batch).loss, expected)
     assert torch.equal(tuned.generate(**source, generator=torch.Generator().manual_seed(0)), text)
-
-
-def test_what_only_models_that_write_token_by_token_read_is_refused_in_words():
-    model, batch = fixed("difformer")
-    with pytest.raises(ValueError, match="reads input_ids and labels, and no decoder_input_ids"):
-        model(**batch, decoder_input_ids=batch["labels"])
-    with pytest.raises(ValueError, match="writes all tokens at once; call its own generate"):
-        model.prepare_inputs_for_generation(batch["input_ids"])

@@ -8,7 +8,7 @@ from hf_targets.phrases.citations import citing_phrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
-from lab.answer_page import PageAnswer, answer_in_terminal, answer_page
+from lab.answer_page import PageAnswer, answer_page
 from tests.small_tokenizers import BPE
 
 HOSTILE = "the <script>alert('x')</script> cat & \"mat\" \x00 </details> &lt; on the mat"
@@ -99,23 +99,3 @@ def test_every_document_is_shown_closed_and_the_first_source_among_them_is_led_t
     assert written.count("<details>") == 2
     assert list(cited(page).values()) == ["ef"]
     assert page.tags.count("mark") == 3
-
-
-def test_each_question_is_listed_and_each_answer_leads_to_the_next_question():
-    text, spans = of_sources(("1", 0, 3))
-    page = Page(answer_page([PageAnswer(f"Why {n}?", text, spans, titled("abc")) for n in (1, 2, 3)]))
-    assert page.inside["questions"].split() == ["Why", "1?", "Why", "2?", "Why", "3?"]
-    between = [link for link in page.links if link in ("#answer-1", "#answer-2", "#answer-3", "#questions")]
-    back = [f"#answer-{number}" for number in (1, 2, 3)]
-    assert between == [*back, back[0], back[1], back[1], back[2], back[2], "#questions"]
-
-
-def test_a_terminal_has_the_question_the_marked_answer_and_the_title_of_each_source():
-    text, spans = of_sources(("2", 1, 3), ("other", 0, 1))
-    told = answer_in_terminal(PageAnswer("Why\x1b?", text, spans, titled("abc", "def")), colour=False)
-    assert told.splitlines() == [
-        "Question: Why\ufffd?",
-        "[x] [x] ",
-        "1. x: [2] <T2>, characters 1 to 3",
-        "2. x: from a list of phrases",
-    ]

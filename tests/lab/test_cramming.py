@@ -1,9 +1,9 @@
 """Batches grow and rates rise and fall as in the published program of CrammedBERT."""
 
 import pytest
+from train_masked_lm import CrammingTrainer
 
 from hf_targets import MultiTokenMaskedTrainingArguments
-from lab.trainers import CrammingTrainer
 from tests.multitoken.test_masked_trainer import TOKENIZER, texts
 from tests.tiny_masked import make_masked_model
 from tests.trainer_runs import SHORT

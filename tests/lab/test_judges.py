@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
-from lab.judges import AskedEntailment, Entailment, Reader, agreement, load_entailment, log_odds, shares_words
+from lab.judges import AskedEntailment, Entailment, Reader, load_entailment, log_odds, shares_words
 
 PAIRS = [("Title: Cats\nCats sleep all day.", "Cats sleep."), ("Dogs bark.", "Cats sleep."), ("A", "B c d e f g")]
 QUESTIONS = ["Who sat?", "Where did the dog sleep?", "Why?"]
@@ -96,7 +96,6 @@ def test_a_causal_model_entails_where_yes_is_more_probable_than_after_no_text(tm
         asked = [judge.question.format(premise=one, hypothesis=hypothesis) for one in (premise, "N/A")]
         with_text, without = log_odds(judge.model, judge.tokenizer, asked, ("Yes", "No"))
         assert entails == (with_text > without)
-    assert agreement(judge, [(*pair, one) for pair, one in zip(PAIRS, said, strict=True)]) == 100
 
 
 def test_an_encoder_decoder_that_classifies_is_a_classifier(tmp_path):

@@ -5,7 +5,6 @@ import gzip
 import json
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_targets.evaluation.sentences import train_splitter
 from lab.questions import (
@@ -16,7 +15,6 @@ from lab.questions import (
     load_questions,
     shown_documents,
 )
-from tests.small_tokenizers import BPE
 
 
 def item(question, *texts, answer="An answer."):
@@ -79,18 +77,6 @@ def test_a_model_with_a_chat_template_is_asked_in_turns_unless_text_is_wanted(tm
     assert answer["content"] == '"Dogs bark at"[2] "Cats sleep all"[1]'
     with pytest.raises(ValueError, match="chat template"):
         asked(tmp_path, chat=True)
-
-
-def test_questions_that_the_file_or_the_model_has_no_room_for_are_told(tmp_path):
-    for settings, word in (({"num_questions": 2}, "num_questions"), ({"num_documents": 3}, "num_documents")):
-        with pytest.raises(ValueError, match=word):
-            asked(tmp_path, **settings)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(BPE), n_embd=8, n_layer=1, n_head=1, n_positions=300))
-    questions = asked(tmp_path)
-    room = 301 - len(BPE(questions.prompts[0])["input_ids"])
-    questions.check_room(model, BPE, room)
-    with pytest.raises(ValueError, match="document_words"):
-        questions.check_room(model, BPE, room + 1)
 
 
 def test_documents_are_the_first_ones_in_one_line_without_a_line_that_repeats_the_title():

@@ -153,22 +153,6 @@ def test_what_float64_holds_and_float32_does_not_is_cut_by_a_pseudo_inverse_alon
     torch.testing.assert_close(product, torch.eye(128, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 4, 2), "at least 1 point, got num_points=0"),
-        ((4, 2, 2), "a degree-2 curve needs at least 3 control points, got 2; raise num_control_points or lower"),
-        ((4, 8, -1), "degree must be 0 or more, got -1"),
-        ((4, 8, 2, 0.5), r"margin must be in \[0, 0.5\), got 0.5"),
-        ((4, 8, 2, -0.1), r"margin must be in \[0, 0.5\), got -0.1"),
-    ],
-)
-def test_what_is_no_curve_is_refused(arguments, message):
-    for make in (basis_matrix, inverse_matrix):
-        with pytest.raises(ValueError, match=message):
-            make(*arguments)
-
-
 def matrix(rows, columns):
     """Return a random matrix that is the same from either end."""
     values = np.random.default_rng(0).standard_normal((rows, columns))

@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,15 +88,3 @@ def test_coefficients_have_absolute_sum_two_to_the_n_minus_one_and_sum_one(order
     coefficients = conjugate_coefficients(order)
     assert sum(map(abs, coefficients)) == 2**order - 1
     assert sum(coefficients) == 1
-
-
-def test_orders_that_there_are_not_are_refused():
-    x = sequence(3)
-    for call, least in (
-        (lambda: word_differences(x, -1), 0),
-        (lambda: reconstruction_conjugates(x, 0), 1),
-        (lambda: reconstruction_conjugates(x, 4), r"in \[1, 3\]"),
-        (lambda: reconstructed_embeddings(x, x, 0), 1),
-    ):
-        with pytest.raises(ValueError, match=f"order must be {least}"):
-            call()

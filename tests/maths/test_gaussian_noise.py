@@ -105,19 +105,3 @@ def test_the_least_noise_reaches_the_nearest_neighbour():
     found = nearest_neighbour_deviation(rows).item()
     assert found == pytest.approx(math.sqrt(variance / (1 + variance)), rel=1e-4)
     assert nearest_neighbour_deviation(torch.ones(2, 3)) == 0
-
-
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda: signal_shares("square", 10), "one of sqrt, linear, cosine"),
-        (lambda: signal_shares("sqrt", 0), "num_steps"),
-        (lambda: spaced_steps(10, 11), "of 10 steps there can be 1 to 10"),
-        (lambda: ancestral_steps(signal_shares("sqrt", 9), [0, 8], num_skipped=2, time_scale=1.0), "skip"),
-        (lambda: cedi_steps(3, told_end=0.0), "told_end"),
-        (lambda: nearest_neighbour_deviation(torch.ones(1, 3)), "two embeddings"),
-    ],
-)
-def test_wrong_arguments_are_told(call, told):
-    with pytest.raises(ValueError, match=told):
-        call()

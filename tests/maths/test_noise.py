@@ -72,18 +72,6 @@ def test_the_time_of_a_masked_chance_inverts_the_chance(schedule, dtype):
     torch.testing.assert_close(found, t, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-9)
 
 
-@every_schedule
-def test_a_chance_that_no_time_has_gets_the_nearer_end_of_time(schedule):
-    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    assert torch.equal(schedule.time_of_masked(ends), ends)
-
-
-def test_the_log_linear_weight_is_one_over_t_although_the_chance_is_a_thousandth_less_than_t():
-    exactly(LOG_LINEAR.masked(TIMES), 0.999 * TIMES)
-    exactly(LOG_LINEAR.weight(TIMES), 1 / TIMES)
-    exactly(-LOG_LINEAR.rate(TIMES) / LOG_LINEAR.masked(TIMES), 1 / TIMES)
-
-
 @pytest.mark.parametrize(
     ("schedule", "start", "end"),
     [
@@ -107,14 +95,6 @@ def test_few_masked_tokens_are_counted_without_cancellation_in_float32(schedule)
 
 
 @every_schedule
-def test_methods_keep_the_shape_and_the_precision_of_the_times(schedule):
-    for t in (torch.rand(2, 3), torch.rand(()), torch.rand(4, dtype=torch.float64)):
-        for method in (schedule.alpha, schedule.masked, schedule.sigma, schedule.rate, schedule.weight):
-            assert (method(t).shape, method(t).dtype) == (t.shape, t.dtype)
-        assert schedule.time_of_masked(t).dtype == schedule.discrete_weight(t, 8).dtype == t.dtype
-
-
-@every_schedule
 def test_the_discrete_weight_is_its_formula_and_tends_to_the_continuous_one(schedule):
     t = discrete_times(TIMES, 8)
     before, now = schedule.alpha(t - 1 / 8), schedule.alpha(t)
@@ -131,7 +111,7 @@ def test_discrete_times_are_the_next_multiple_and_never_zero():
     assert discrete_times(t, 1).tolist() == [1.0] * 6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(count=st.integers(1, 200), seed=st.integers(0, 99), smallest=st.sampled_from([0.0, 1e-3, 0.5]))
 def test_each_of_n_equal_parts_has_one_time(count, seed, smallest):
     t = antithetic_times(count, generator=seeded(seed), smallest=smallest)
@@ -199,15 +179,6 @@ def test_padding_changes_nothing_about_which_tokens_are_masked(left, right):
     assert torch.equal(canvas, torch.nn.functional.pad(bare, (left, right), value=77))
 
 
-def test_masks_come_from_the_generator_alone():
-    ids, times = torch.arange(40).view(4, 10), torch.full((4,), 0.5)
-    may = torch.ones_like(ids, dtype=torch.bool)
-    once = mask_tokens(ids, times, may, MASK, LOG_LINEAR, generator=seeded(3))
-    torch.manual_seed(5)
-    assert torch.equal(mask_tokens(ids, times, may, MASK, LOG_LINEAR, generator=seeded(3)), once)
-    assert not torch.equal(mask_tokens(ids, times, may, MASK, LOG_LINEAR), once)
-
-
 @every_schedule
 def test_the_weighted_loss_of_a_constant_predictor_is_its_surprise_times_what_is_ever_masked(schedule):
     """The mean of weight(t) * [masked at t] over time is the integral of -alpha', for a schedule of any shape."""
@@ -219,34 +190,6 @@ def test_the_weighted_loss_of_a_constant_predictor_is_its_surprise_times_what_is
     ends = torch.tensor([smallest, 1.0])
     wanted = schedule.alpha(ends)[0] - schedule.alpha(ends)[1]
     torch.testing.assert_close(estimate, wanted, rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("quadratic",), "one of log_linear"),
-        (("log_linear", 0.1), "no sigma_min and sigma_max"),
-        (("linear", -1.0), "0 <= sigma_min < sigma_max"),
-        (("linear", 3.0, 3.0), "0 <= sigma_min < sigma_max"),
-        (("geometric", 0.0), "0 < sigma_min < sigma_max"),
-        (("linear", 0.0, float("inf")), "both finite"),
-        (("linear", float("nan")), "got nan"),
-    ],
-)
-def test_a_schedule_that_cannot_be_is_refused(arguments, says):
-    with pytest.raises(ValueError, match=says):
-        NoiseSchedule(*arguments)
-
-
-def test_counts_and_times_out_of_range_are_refused():
-    for call, told in (
-        (lambda: antithetic_times(0), "count"),
-        (lambda: antithetic_times(1, smallest=1.0), "smallest"),
-        (lambda: discrete_times(TIMES, 0), "num_steps"),
-        (lambda: LOG_LINEAR.discrete_weight(TIMES, -3), "num_steps"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            call()
 
 
 NAMED = get_args(ScheduleName)

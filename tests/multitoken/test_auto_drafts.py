@@ -37,7 +37,7 @@ def with_cost(model, cost, rows=1):
     return model
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     cost=st.none() | st.floats(0, 4),
     seconds=st.lists(st.floats(0, 9), min_size=3, max_size=9),
@@ -63,10 +63,9 @@ def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds,
             assert isinstance(output, DraftedGenerationOutput) and output.tokens_per_pass >= 1
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_sampled_row_draws_the_text_and_the_numbers_of_the_plain_one(target, drafted):
-    model, ids = with_cost(make_drafting_model("gpt2", target), 0.0), token_ids(1, 5).repeat(1, 3)
-    for seed in range(4):
+def test_a_sampled_row_draws_the_text_and_the_numbers_of_the_plain_one(drafted):
+    model, ids = with_cost(make_drafting_model("gpt2"), 0.0), token_ids(1, 5).repeat(1, 3)
+    for seed in range(3):
         options, states = {**SAMPLED, "eos_token_id": [*range(1, 4)], "max_new_tokens": 30}, []
         for draft_tokens in (None, "auto"):
             torch.manual_seed(seed)

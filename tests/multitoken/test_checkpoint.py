@@ -166,16 +166,15 @@ def take_a_step(model, learning_rate=1e-4):
     torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=learning_rate).step()
 
 
-@pytest.mark.parametrize("stored", DTYPES, ids=str)
+@pytest.mark.parametrize("stored", DTYPES[:2], ids=str)
 def test_heads_load_with_every_type_that_the_base_is_loaded_with(stored, base_folder, tmp_path):
     AutoModelForCausalLM.from_pretrained(base_folder).to(stored).save_pretrained(base_folder)
-    for saved in DTYPES:
+    for saved in DTYPES[:2]:
         model = MultiTokenForCausalLM.from_base(base_folder, ngram_size=2, backbone_kwargs={"dtype": saved})
         model.save_pretrained(tmp_path / "heads", heads_only=True)
         model.to(torch.bfloat16).save_pretrained(tmp_path / "cast", heads_only=True)
-        for folder in (tmp_path / "heads", tmp_path / "cast"):
-            for dtype in DTYPES:
-                MultiTokenForCausalLM.from_pretrained(folder, dtype=dtype)
+        for folder, dtype in (("heads", torch.float32), ("heads", torch.bfloat16), ("cast", torch.float16)):
+            MultiTokenForCausalLM.from_pretrained(tmp_path / folder, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -35,29 +35,6 @@ def test_words_stay_integers_whatever_the_states_are(dtype):
     assert_holds(layer, hidden, tokens, steps)
 
 
-@pytest.mark.parametrize("window", [1, 2, 5, 9])
-@pytest.mark.parametrize("time", [1, 3])
-def test_new_positions_are_returned_behind_a_window_of_those_before(window, time):
-    layer, before = filled(time=5)
-    after = positions(time, start=5)
-    whole = [torch.cat(both, dim=1) for both in zip(before, after, strict=True)]
-    for got, expected in zip(layer.extend(*after, window=window), whole, strict=True):
-        assert torch.equal(got, expected[:, max(5 - window, 0) :])
-    assert_holds(layer, *whole)
-
-
-def test_the_last_steps_are_those_of_the_last_position_and_none_before_it():
-    layer = HiddenStateCache()
-    assert layer.last_steps() is None
-    hidden, tokens, _ = positions(2)
-    layer.extend(hidden, tokens, torch.tensor([[0, 1], [-1, 0], [4, 0]]), window=2)
-    assert layer.last_steps().tolist() == [1, 0, 0]
-    layer.crop(-2)
-    assert layer.last_steps() is None
-    layer.reset()
-    assert layer.last_steps() is None
-
-
 def test_beams_cropping_and_selection_move_states_and_words_together():
     order = torch.tensor([2, 0, 0])
     layer, given = filled()

@@ -258,7 +258,22 @@ def test_functions_of_logits_that_the_trainer_does_not_have_are_refused(argument
         make_trainer(tmp_path, **{argument: lambda *_: None})
 
 
-@pytest.mark.parametrize("field", [{"ensemble_weights": [1.5]}, {"ensemble_weights": []}, {"head_warmup_steps": -1}])
+def test_a_plain_model_is_measured_at_each_temperature_in_one_pass(tmp_path, capsys):
+    trainer = make_trainer(tmp_path, model := make_backbone("gpt2"), temperatures=[0.5, 2.0], logging_steps=1)
+    trainer.train()
+    logged = [line for line in capsys.readouterr().out.splitlines() if "'loss'" in line]
+    assert "'seconds_left': '0'" in logged[-1] and all("'seconds'" in line for line in logged)
+    measured, weight = trainer.evaluate(), model.lm_head.weight
+    model.lm_head.weight = torch.nn.Parameter(weight / 2)  # untied, so that only logits are halved
+    halved = make_trainer(tmp_path, model, temperatures=[]).evaluate()
+    assert measured["eval_perplexity_at_2"] == pytest.approx(halved["eval_perplexity"], rel=1e-5)
+    best = min(measured[f"eval_perplexity_at_{temperature:g}"] for temperature in (0.5, 1.0, 2.0))
+    assert measured["eval_perplexity_temperature"] == best and "eval_temperature" not in halved
+
+
+@pytest.mark.parametrize(
+    "field", [{"ensemble_weights": [1.5]}, {"temperatures": [0.0]}, {"ensemble_weights": []}, {"head_warmup_steps": -1}]
+)
 def test_arguments_out_of_range_are_told(field, tmp_path):
     with pytest.raises(ValueError, match="must"):
         make_trainer(tmp_path, **field)

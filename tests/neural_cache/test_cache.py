@@ -31,7 +31,8 @@ def by_hand(cache, states, words, model):
         if not window or (cache.waits and num_before <= cache.window):
             found.append(model[t])
             continue
-        weights = torch.softmax(torch.stack([cache.theta * states[t] @ states[i] for i in window]), dim=0)
+        theta = cache.theta / (states[t] @ states[t]) if cache.relative else cache.theta
+        weights = torch.softmax(torch.stack([theta * states[t] @ states[i] for i in window]), dim=0)
         cached = torch.zeros(VOCAB, dtype=torch.float64)
         for weight, i in zip(weights, window, strict=True):
             cached[words[i]] += weight
@@ -43,12 +44,11 @@ def of_targets(all_words, words):
     return all_words.gather(-1, words.clamp(min=0)[..., None])[..., 0]
 
 
-caches = st.builds(
-    NeuralCache, window=st.integers(1, 12), theta=st.floats(0, 3), weight=st.floats(0, 0.9), waits=st.booleans()
-)
+flags = {"waits": st.booleans(), "relative": st.booleans()}
+caches = st.builds(NeuralCache, window=st.integers(1, 12), theta=st.floats(0, 3), weight=st.floats(0, 0.9), **flags)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(caches, st.integers(1, 30), st.lists(st.integers(1, 29), max_size=4), st.integers(1, 9), st.integers(0, 10**6))
 def test_however_a_text_is_cut_the_cache_is_the_loop_over_its_positions(cache, time, cuts, at_once, seed):
     states, words, model = text(2, time, seed)

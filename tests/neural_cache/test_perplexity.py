@@ -11,7 +11,6 @@ from tests.awd_lstm.models import make_awd_lstm
 from tests.neural_cache.test_cache import by_hand, of_targets
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_models import make_model
-from tests.tiny_seq2seq import make_pair_backbone
 
 CACHES = {"small": NeuralCache(window=5, theta=0.3, weight=0.3), "large": NeuralCache(window=20, weight=0.1)}
 
@@ -93,13 +92,3 @@ def test_a_word_of_no_probability_in_floats_is_counted():
     expected = perplexity_of_blocks(model, given).nll
     assert expected > 1e4 and math.isfinite(expected)
     assert cached_perplexities(model, given, {})["without cache"].nll == pytest.approx(expected, rel=1e-5)
-
-
-def test_what_cannot_be_measured_is_refused():
-    model = make_backbone("gpt2")
-    for given, cache in ((blocks(), NeuralCache(window=99)), ([{"input_ids": [1]}] * 2, NeuralCache(window=1))):
-        with pytest.raises(ValueError, match="window"):
-            cached_perplexities(model, given, {"wide": cache})
-    with pytest.raises(ValueError, match="has an encoder"):
-        cached_perplexities(make_pair_backbone(), blocks(), {})
-    assert not model.get_output_embeddings()._forward_pre_hooks

@@ -1,5 +1,8 @@
 """Answers of tiny models: the phrases that they may use, where their text ends, and what is told of it."""
 
+import copy
+import re
+
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
@@ -53,10 +56,53 @@ def test_without_a_miner_no_phrase_is_used_and_a_plain_model_answers_alike(model
     assert answer.num_steps == answer.num_tokens <= 30
 
 
+def test_a_plain_model_writes_its_own_text_in_which_phrases_of_documents_are_found(model):
+    likely = {"sequence_bias": {(token,): 9.0 for token in BPE.encode(" the cat sat on")}}
+    given = {"marking": "afterwards", **likely}
+    answers = [answered(model.backbone, WordNgrams(2, 12), seed, **given) for seed in range(4)]
+    texts = [answered(model.backbone, None, seed, **likely).text for seed in range(4)]
+    assert all(answer.spans for answer in answers)
+    for answer, text in zip(answers, texts, strict=True):
+        assert re.sub(r"\[\d+\]", "", answer.text) == text
+        assert answer.provenance.num_right == answer.provenance.num_of_phrases > 0
+        assert answer.num_steps == answer.num_tokens
+    with pytest.raises(ValueError, match="afterwards"):
+        answered(model.backbone, WordNgrams())
+
+
 def test_nothing_is_generated_after_a_line_break(model):
     [line_break] = BPE.encode("\n")
     answer = answered(model, WordNgrams(max_tokens=12), sequence_bias={(line_break,): 1000.0})
     assert (answer.text, answer.num_steps) == ("", 1)
+
+
+def test_messages_go_through_the_chat_template_and_end_tokens_of_the_model_end_the_answer(model):
+    chatting = copy.deepcopy(BPE)
+    chatting.chat_template = "{{ messages[0].content }}{{ add_generation_prompt }}"
+    turns = [{"role": "user", "content": PROMPT}]
+    asked = {"documents": DOCUMENTS, "miner": None, "new_tokens": 30, "do_sample": False}
+    as_text = answer_with_phrases(model, BPE, f"{PROMPT}True", **asked)
+    assert answer_with_phrases(model, chatting, turns, **asked).text == as_text.text
+    first = BPE.encode(PROMPT[:1])[0]
+    ending = {"sequence_bias": {(BPE.eos_token_id,): 1000.0}, "eos_token_id": [first, BPE.eos_token_id]}
+    ended = answer_with_phrases(model, BPE, PROMPT, **asked, **ending)
+    assert (ended.text, ended.num_steps) == ("", 1)
+
+
+def test_a_prompt_that_the_model_cannot_read_as_it_is_meant_is_refused(model):
+    foreign = copy.deepcopy(model)
+    foreign.generation_config.eos_token_id = BPE.encode("cat")[0]
+    longer = copy.deepcopy(BPE)
+    longer.add_tokens([f"more {number}" for number in range(9)])
+    turns = [{"role": "user", "content": PROMPT}]
+    for given, word in (
+        ((foreign, BPE, PROMPT), "own tokenizer"),
+        ((model, longer, PROMPT), "own tokenizer"),
+        ((model, BPE, turns), "chat template"),
+        ((model, BPE, "cat " * 200), "positions"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            answer_with_phrases(*given, DOCUMENTS, None)
 
 
 def test_a_text_ends_at_the_first_line_break_after_its_first_word():

@@ -110,9 +110,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("tied", [True, False])
-def test_what_changes_the_encoder_changes_the_embeddings(change, tied):
-    model, vocabulary = make_dynamic_model(tie_phrase_embeddings=tied), make_vocabulary()
+def test_what_changes_the_encoder_changes_the_embeddings(change):
+    model, vocabulary = make_dynamic_model(tie_phrase_embeddings=False), make_vocabulary()
     with torch.no_grad():
         before = model.phrase_table(vocabulary).inputs.clone()
         CHANGES[change](model)

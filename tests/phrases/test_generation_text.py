@@ -9,7 +9,6 @@ from tests.tiny_models import VOCAB, left_padded, make_dynamic_model, token_ids
 
 GREEDY = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}
 PADDED = {"do_sample": False, "eos_token_id": 49, "pad_token_id": 48}
-every_way = pytest.mark.parametrize("how", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 
 
 class Favour(LogitsProcessor):
@@ -31,22 +30,21 @@ def write(*ids, phrases=PHRASES, **how):
     return text[0, 4:].tolist()
 
 
-@every_way
 @pytest.mark.parametrize(
-    "words",
+    "how",
     [
         {"repetition_penalty": 1.4},
-        {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 2, "num_beams": 3},
         {"bad_words_ids": [[5], [9, 7]], "suppress_tokens": [6, 8]},
-        {"begin_suppress_tokens": list(range(1, 25))},
+        {"begin_suppress_tokens": list(range(1, 25)), "num_beams": 3},
     ],
-    ids=lambda words: next(iter(words)),
+    ids=lambda how: next(iter(how)),
 )
-def test_processors_of_words_do_to_a_row_of_a_batch_what_they_do_to_it_alone(words, how):
+def test_processors_of_words_do_to_a_row_of_a_batch_what_they_do_to_it_alone(how):
     model = make_phrase_model()
     ids, mask = left_padded()
     ids = ids + (1 - mask) * 49  # padding is no word of the prompts
-    how = {**GREEDY, **words, **how}
+    how = {**GREEDY, **how}
     together = model.generate(ids, attention_mask=mask, phrases=RAGGED, **how)
     for row, vocabulary in enumerate(RAGGED):
         start = int((mask[row] == 0).sum())
@@ -107,8 +105,7 @@ def test_a_row_that_met_its_stop_string_is_padded_while_others_go_on():
     assert torch.equal(text[1], free[1])
 
 
-@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"eos_token_id": None}], ids=["greedy", "beams", "endless"])
-@pytest.mark.parametrize("limit", [1, 6, 17])
+@pytest.mark.parametrize(("limit", "how"), [(1, {}), (6, {"num_beams": 3}), (17, {}), (17, {"eos_token_id": None})])
 def test_a_limit_on_tokens_ends_each_row_where_it_would_alone(limit, how):
     model = make_phrase_model()
     ids, mask = left_padded()
@@ -155,8 +152,7 @@ def test_a_phrase_streams_as_its_words(how):
 PLAIN = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}  # GPT-2, GPT-Neo and OPT here: 64 positions
 
 
-@pytest.mark.parametrize("phrases", [PHRASES, None], ids=["phrases", "tokens"])
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "opt"])
+@pytest.mark.parametrize(("family", "phrases"), [("gpt2", PHRASES), ("opt", PHRASES), ("gpt_neo", None)])
 def test_a_text_may_fill_all_positions_and_its_last_step_takes_none(family, phrases):
     model, prompt = make_phrase_model(family), token_ids(1, 60)
     for limit in ({"max_new_tokens": 5}, {"max_length": 65}, {"max_new_static_tokens": 30, "max_new_tokens": 5}):

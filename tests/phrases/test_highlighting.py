@@ -23,19 +23,6 @@ def test_without_its_marks_the_terminal_text_is_the_text():
     assert "\x1b[1;34mon the mat\x1b[0m" in marked
 
 
-def test_where_there_are_no_colours_phrases_are_in_brackets():
-    assert mark_in_terminal(TEXT, SPANS, colour=False) == "a [<b>] [on the mat] & more"
-
-
-def test_each_phrase_is_listed_in_one_line_with_its_first_source():
-    broken = PhraseSpan(0, 9, 302, "\non  the\tmat", ())
-    assert list_sources([*SPANS, broken]).splitlines() == [
-        "1. <b>: from a list of phrases",
-        "2. on the mat: mats.txt, characters 10 to 20, and 2 more times",
-        "3. on the mat: from a list of phrases",
-    ]
-
-
 def test_control_characters_of_texts_and_names_reach_neither_terminal_nor_page():
     text = "a\x1b[2J on\r\x9b the mat"
     span = PhraseSpan(5, 18, 300, text[5:18], (PhraseSource("a\x1b]0;me\x07\rb.txt", 0, 9),))
@@ -109,14 +96,6 @@ def test_spans_are_of_the_text_without_its_prompt_and_the_prompts_phrases_are_no
     written = GeneratedText.of([9, OTHER, 10, FIRST, 11, SECOND], 3, PHRASES)
     assert written.prompt + written.text == PHRASES.decode([9, OTHER, 10, FIRST, 11, SECOND])
     assert [written.text[span.start : span.end] for span in written.spans] == [" w02 w03", " w04 w05 w06"]
-
-
-def test_statistics_count_steps_tokens_and_the_documents_of_the_phrases_used():
-    written = GeneratedText.of([9, 10, FIRST, 11, SECOND], 2, PHRASES)
-    told = "3 phrases at hand, 2 used; 6 tokens in 3 steps, 2.00 tokens a step; 2 documents cited"
-    assert written.statistics == told
-    told = "3 phrases at hand, 0 used; 0 tokens in 0 steps, 0.00 tokens a step; 0 documents cited"
-    assert GeneratedText.of([9], 1, PHRASES).statistics == told
 
 
 def test_padding_at_the_end_does_not_count():

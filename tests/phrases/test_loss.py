@@ -3,7 +3,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf_targets.maths.losses import IGNORED
-from tests.tiny_models import FAMILIES, VOCAB, make_dynamic_model, make_vocabulary, phrase_batch, phrase_ids, token_ids
+from tests.tiny_models import VOCAB, make_dynamic_model, make_vocabulary, phrase_batch, phrase_ids, token_ids
 
 near = {"rtol": 1e-4, "atol": 1e-4}
 KINDS = {
@@ -98,16 +98,22 @@ def test_the_three_losses_are_those_taken_by_hand(kind):
     assert_as_by_hand(make_dynamic_model("gpt2"), batch)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "reformer"])
-def test_they_are_for_every_family_and_with_a_matrix_for_each_way(family):
+@pytest.mark.parametrize("family", ["opt", "phi"])  # of another width and with an output bias
+def test_they_are_with_a_matrix_for_each_way(family):
     assert_as_by_hand(make_dynamic_model(family, tie_phrase_embeddings=False), phrase_batch())
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize(("positions", "divisor"), [("token_targets", "steps"), ("all", "steps"), ("all", "tokens")])
-@pytest.mark.parametrize("support", ["tokens", "first_token"])
-def test_l_kl_is_what_its_settings_say(support, positions, divisor, direction):
-    detach = (support == "tokens") == (direction == "forward")  # each with each of the others
+@pytest.mark.parametrize(
+    ("support", "positions", "divisor", "direction", "detach"),
+    [
+        ("tokens", "token_targets", "steps", "forward", True),
+        ("tokens", "all", "tokens", "reverse", False),
+        ("first_token", "token_targets", "tokens", "reverse", True),
+        ("first_token", "all", "steps", "forward", False),
+        ("first_token", "all", "tokens", "forward", True),
+    ],
+)
+def test_l_kl_is_what_its_settings_say(support, positions, divisor, direction, detach):
     settings = {"kl_support": support, "kl_positions": positions, "kl_divisor": divisor, "kl_direction": direction}
     assert_as_by_hand(make_dynamic_model("llama", **settings, kl_detach_teacher=detach), phrase_batch())
 

@@ -83,7 +83,7 @@ def test_evaluations_choose_the_same_phrases_and_leave_those_of_training_as_they
     assert logs[0] == logs[1]
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (1, True)])
+@pytest.mark.parametrize(("workers", "persistent"), [(2, False), (1, True)])
 def test_evaluations_and_predictions_have_the_same_phrases_whatever_workers_make_them(workers, persistent, tmp_path):
     results = []
     for options in ({}, {"dataloader_num_workers": workers, "dataloader_persistent_workers": persistent}):
@@ -175,16 +175,14 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("options", "stops"),
-    [({}, (3, 9)), ({"dataloader_num_workers": 2}, (9,)), ({"gradient_accumulation_steps": 2, "save_steps": 2}, (6,))],
+    ("options", "stop"),
+    [({"dataloader_num_workers": 2}, 9), ({"gradient_accumulation_steps": 2, "save_steps": 2}, 6)],
 )
-def test_a_run_resumed_within_an_epoch_ends_with_the_numbers_of_an_unbroken_one(options, stops, unbroken, tmp_path):
+def test_a_run_resumed_within_an_epoch_ends_with_the_numbers_of_an_unbroken_one(options, stop, unbroken, tmp_path):
     folder, (whole, log) = unbroken(**options)
-    for stop in stops:
-        resume = str(folder / f"checkpoint-{stop}")
-        _, (resumed, resumed_log) = run_with_chance(tmp_path / f"from{stop}", resume, **options)
-        assert_same(whole, resumed, rtol=0, atol=0)
-        assert log == resumed_log
+    _, (resumed, resumed_log) = run_with_chance(tmp_path, str(folder / f"checkpoint-{stop}"), **options)
+    assert_same(whole, resumed, rtol=0, atol=0)
+    assert log == resumed_log
 
 
 _RESUMED = """

@@ -60,9 +60,8 @@ def test_the_benchmark_of_latency_prints_every_way():
     assert rows == [(dtype, *way) for dtype in ("float32", "bfloat16") for way in ways]
 
 
-def test_the_benchmark_of_translation_prints_every_way(tmp_path):
-    run_recipe("train_translation", "--max_train_pairs", 40, "--max_eval_pairs", 2, "--output_dir", tmp_path / "wdr")
-    printed = run_recipe("benchmarks/translate", "--model", tmp_path / "wdr")
+def test_the_benchmark_of_translation_prints_every_way(translated):
+    printed = run_recipe("benchmarks/translate", "--model", translated[0] / "wdr-seed0")
     for size in (1, 2):
         table = printed.split(f"{size} source(s) at once")[1]
         rows = re.findall(r"^\| ([^|]+) \| [\d,]+ \|.*\| 100% \|$", table.split("source(s)")[0], re.MULTILINE)

@@ -62,18 +62,3 @@ def test_one_model_prints_its_answers_with_their_sources_and_its_scores(models, 
     assert shown.count("Question: ") == len(answers) == 3
     assert shown.count(", characters ") == sum(len(one["spans"]) for one in answers) > 0
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"results.json", "answers.json", "answers.html"}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "word"),
-    [
-        (["--num_questions", 5], "num_questions"),
-        (["--num_questions", 4, "--demonstration", "true"], "num_questions"),
-        (["--num_documents", 3], "num_documents"),
-        (["--new_tokens", 500], "new_tokens"),
-    ],
-)
-def test_what_cannot_be_answered_is_told(models, wrong, word, tmp_path):
-    with pytest.raises(ValueError, match=word):
-        run_recipe("answer_with_citations", "--model", models / "ours", "--output_dir", tmp_path / "new", *wrong)
-    assert not (tmp_path / "new").exists()

@@ -46,14 +46,3 @@ def test_the_mean_of_the_best_checkpoints_is_scored_if_asked_for(tmp_path):
     assert "bleu" in json.loads((tmp_path / "results.json").read_text())
     state = json.loads((tmp_path / "trainer_state.json").read_text())
     assert state["best_metric"] == max(log["eval_bleu"] for log in state["log_history"] if "eval_bleu" in log)
-
-
-def test_pairs_of_any_split_that_do_not_fit_are_told_before_anything_is_trained(tmp_path):
-    rows = [{"source": "a b c", "target": "x y"}] * 12
-    for split in ("train", "validation", "test"):
-        lines = [*rows, {"source": "a", "target": "x y " * 30}] if split == "validation" else rows
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-    data = ["--dataset", tmp_path, "--source_column", "source", "--target_column", "target", "--max_eval_pairs", "13"]
-    config = ["--config", '{"num_length_classes": 20, "hidden_size": 32, "num_attention_heads": 2}']
-    with pytest.raises(ValueError, match="1 of 13 pairs differ in length"):
-        run_recipe("train_difformer", *SMALL, *data, *config, "--output_dir", tmp_path / "out")

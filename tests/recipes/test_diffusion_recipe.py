@@ -12,6 +12,7 @@ from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from hf_targets.masked_diffusion.rows import sentence_rows, wrapped_blocks
 from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe, small_text
+from tests.tiny_backbones import make_backbone
 
 SMALL = ["--max_train_words", "500", "--max_length", "16", "--vocab_size", "300", "--max_validation_rows", "16"]
 SMALL += ["--dataset", small_text(), "--disable_tqdm", "true"]
@@ -112,3 +113,17 @@ def test_a_published_model_is_tuned_with_the_mask_of_its_tokenizer(text, tmp_pat
     assert all(torch.equal(value, original.state_dict()[key]) for key, value in model.state_dict().items())
     rows = sentence_rows(load_corpus(str(text))["test"], tokenizer, 16)
     assert results(tmp_path / "out")["perplexity"] == bound(model, rows)
+
+
+def test_a_causal_model_becomes_a_diffusion_model_with_a_row_for_its_new_mask(tmp_path):
+    tokenizer = train_bpe_tokenizer(LINES, 270)
+    base = make_backbone("llama", vocab_size=len(tokenizer))
+    for part in (base, tokenizer):
+        part.save_pretrained(tmp_path / "base")
+    given = ["--from_causal", tmp_path / "base", "--packed", "true", "--max_steps", "1", "--learning_rate", "1e-9"]
+    run(*given, "--config", '{"annealing_steps": 4}', "--output_dir", tmp_path / "out")
+    model, tokenizer = loaded(tmp_path / "out")
+    assert model.config.vocab_size == len(tokenizer) == tokenizer.mask_token_id + 1
+    assert model.config.annealing_steps == 4 and model.reading.step == 1
+    kept = model.get_input_embeddings().weight[: tokenizer.mask_token_id]
+    torch.testing.assert_close(kept, base.get_input_embeddings().weight)

@@ -1,6 +1,5 @@
 """The recipe that writes a teacher's translations."""
 
-import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
@@ -22,9 +21,3 @@ def test_the_translations_of_a_model_are_a_training_set(tmp_path):
     found = load_pairs(str(out), source_lang="en", target_lang="reversed", **columns)
     assert found.num_rows == {"train": 20, "validation": 4, "test": 4}
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "teacher").lm_head.weight, model.lm_head.weight)
-
-
-def test_a_teacher_must_be_named(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        run_recipe("distill_translations", *SMALL, "--output_dir", tmp_path / "out")
-    assert "--teacher" in capsys.readouterr().err

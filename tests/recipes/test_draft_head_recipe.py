@@ -1,33 +1,23 @@
 import json
 
-import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from hf_targets import MultiTokenForCausalLM
 from tests.lab.test_card import run_code
-from tests.recipes.running import run_recipe, small_text
+from tests.recipes.running import run_recipe
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """Return a model with heads, on whose backbone new ones are put."""
-    folder = tmp_path_factory.mktemp("base") / "out"
-    small = ["--max_train_words", "600", "--num_train_epochs", "1", "--dataset", small_text()]
-    run_recipe("finetune_gptneo_wdr", *small, "--output_dir", folder)
-    return folder
-
-
-def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(base, tmp_path):
+def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(finetuned, tmp_path):
+    base = finetuned[0] / "wdr-seed0"  # new heads are put on its backbone
     words = ["--block_size", "16", "--prompt_tokens", "4", "--max_new_tokens", "4", "--branches", "2"]
-    rows = ["--rows", '{"simple": {"kind": "simple"}, "wdr": {"kind": "wdr"}}', "--seeds", "0", "1"]
+    rows = ["--rows", '{"simple": {"kind": "simple"}, "wdr": {"kind": "wdr"}}']
     given = ["--model_name_or_path", base, "--num_generated", "8", "--num_prompts", "2", *rows, *words]
     printed = run_recipe("tables/train_draft_heads", *given, "--output_dir", tmp_path / "out")
     found = json.loads((tmp_path / "out" / "wdr-seed0" / "results.json").read_text())
     assert found["same_text"] == 1.0 and found["chain_tokens_per_pass_1"] >= 1
     assert "chain tokens per pass 2" in printed
-    one, other = (MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / f"wdr-seed{seed}") for seed in (0, 1))
-    assert not torch.equal(next(one.heads.parameters()), next(other.heads.parameters()))
+    one = MultiTokenForCausalLM.from_pretrained(tmp_path / "out" / "wdr-seed0")
     assert (one.config.head, one.config.target, one.config.ngram_size) == ("conditional", "difference", 4)
     original = AutoModelForCausalLM.from_pretrained(base).backbone.state_dict()
     assert all(torch.equal(tensor, original[name]) for name, tensor in one.backbone.state_dict().items())

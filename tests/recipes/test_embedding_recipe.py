@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from hf_targets import load_corpus, train_bpe_tokenizer
 from tests.programs import ROOT
 from tests.recipes.running import run_recipe, small_text
@@ -32,9 +30,9 @@ def test_the_translation_models_of_a_table_are_trained_and_their_decoders_states
     rows = {"cosine": {"target": None, "cosine_weight": 1.0}, "lstm": lstm}
     small = {"rows": rows, "max_train_pairs": 40, "max_eval_pairs": 8, "output_dir": str(tmp_path / "runs")}
     (tmp_path / "table.yaml").write_text(json.dumps({"include": str(smoke), **small, "disable_tqdm": True}))
-    given = ("--table", tmp_path / "table.yaml", "--num_states", 40, "--word2vec", "true")
+    given = ("--table", tmp_path / "table.yaml", "--num_states", 40)
     printed = run_recipe("inspect_embeddings", *given, "--output_dir", tmp_path / "out")
-    assert "| cosine-seed0 | lstm-seed0 | word2vec | digits |" in printed
+    assert "| cosine-seed0 | lstm-seed0 | digits |" in printed
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
     for one in (numbers["cosine-seed0"], numbers["lstm-seed0"]):
         assert one["has_negative_direction"] is not None and one["norm_frequency_correlation"] is not None
@@ -44,13 +42,3 @@ def test_frequencies_of_subwords_and_words_are_drawn_over_their_rank(tmp_path):
     printed = run_recipe("tables/draw_frequencies", "--corpus", small_text(), "--output_dir", tmp_path)
     words = {word for line in load_corpus(small_text())["train"]["text"] for word in line.split()}
     assert f"| {len(words)} |" in printed and (tmp_path / "frequencies.png").stat().st_size > 1000
-
-
-def test_what_it_cannot_do_it_says_and_leaves_nothing(tmp_path, capsys):
-    nothing = tmp_path / "nothing.yaml"
-    for text in ("num_states: 3", "classifier: digits\nword2vec: true"):
-        nothing.write_text(text)
-        with pytest.raises(SystemExit):
-            run_recipe("inspect_embeddings", "--output_dir", tmp_path / "out", settings=nothing)
-        assert "give" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

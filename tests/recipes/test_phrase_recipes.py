@@ -25,17 +25,16 @@ def results(folder):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("phrases") / "run"
-    printed = run_recipe("tables/train_dynamic_vocab", "--output_dir", folder, *SMALL, "--seeds", "0", "1")
+    printed = run_recipe("tables/train_dynamic_vocab", "--output_dir", folder, *SMALL)
     return folder, printed
 
 
-def test_the_table_has_both_perplexities_of_all_rows_and_seeds(trained):
+def test_the_table_has_both_perplexities_of_all_rows(trained):
     folder, printed = trained
     for name in ("perplexity", "best_path_perplexity"):
-        one, other = (results(folder / f"ours-seed{seed}")[name] for seed in (0, 1))
-        assert f"{(one + other) / 2:.2f} ± {abs(one - other) / 2:.2f}" in printed
+        assert f"{results(folder / 'ours-seed0')[name]:.2f}" in printed
     assert "best_path_perplexity" not in results(folder / "plain-seed0")
-    assert not isinstance(AutoModelForCausalLM.from_pretrained(folder / "plain-seed1"), DynamicVocabForCausalLM)
+    assert not isinstance(AutoModelForCausalLM.from_pretrained(folder / "plain-seed0"), DynamicVocabForCausalLM)
 
 
 def test_the_saved_model_is_the_measured_one_with_its_tokenizer_and_a_card_whose_code_runs(trained):
@@ -52,7 +51,6 @@ def test_the_saved_model_is_the_measured_one_with_its_tokenizer_and_a_card_whose
 @pytest.mark.parametrize(
     "options",
     [
-        ["--phrases", "tokens", "--negatives", "in_batch", "pre_batch", "--lora_rank", "2"],
         ["--phrases", "fmm", "--fmm_min_count", "3", "--negatives", "in_batch", "corpus_retrieval"],
         ["--negatives", "generation", "--losses", '{"kl_positions": "all"}', "--phrase_encoder"],
     ],
@@ -69,13 +67,6 @@ def test_other_phrases_negatives_and_encoders_train_from_a_given_model(trained, 
     assert results(tmp_path / "out")["best_path_perplexity"] > 1
 
 
-@pytest.mark.parametrize("wrong", [["--negatives", "generation"], ["--phrases", "few"], ["--min_gap", "-1"]])
-def test_wrong_settings_are_told_and_nothing_is_written(wrong, tmp_path):
-    with pytest.raises((ValueError, KeyError), match=wrong[1].strip("-")):
-        run_recipe("train_dynamic_vocab", *SMALL, *wrong, "--output_dir", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def judge_at(folder, model) -> str:
     """Make a model with another one's tokenizer and room for the judge's questions, and return its folder."""
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -87,7 +78,7 @@ def judge_at(folder, model) -> str:
 
 def test_models_continue_prefixes_and_the_table_has_the_papers_columns(trained, tmp_path):
     folder = trained[0]
-    models = [str(folder / name) for name in ("ours-seed{seed}", "plain-seed0")]
+    models = [str(folder / name) for name in ("ours-seed0", "plain-seed0")]
     output = ["--output", tmp_path / "out.json", "--seeds", "0", "1", "--multiword_tokens", "50"]
     judge = judge_at(tmp_path, folder / "ours-seed0")
     asked = ["--pairwise_judge", judge, "--pairs_for_annotators", tmp_path / "pairs"]
@@ -131,17 +122,14 @@ def test_the_same_seed_writes_the_same_text_and_another_one_another(trained):
     assert first == same != other
 
 
-def test_a_text_without_phrases_says_why_that_may_be(trained, tmp_path):
-    (tmp_path / "odd.txt").write_text("zygote quagmire", encoding="utf-8")
-    settings = tmp_path / "settings.yaml"
-    settings.write_text(f"prompt: The import\nphrases: {tmp_path / 'odd.txt'}\n", encoding="utf-8")
-    printed = generate(trained, settings=settings)
-    assert "0 used" in printed and "--do_sample true" in printed
+def test_a_model_without_a_chat_template_takes_no_message(trained):
+    with pytest.raises(ValueError, match="chat template"):
+        generate(trained, "--chat", "true")
 
 
 def test_the_benchmark_of_real_time_has_the_rows_of_table_12(trained, tmp_path):
     folder = trained[0]
-    given = ["--model", folder / "ours-seed{seed}", "--judge", folder / "plain-seed0", "--seeds", "0", "1"]
+    given = ["--model", folder / "ours-seed{seed}", "--judge", folder / "plain-seed0"]
     printed = run_recipe("benchmarks/real_time", *given, "--output", tmp_path / "out.json")
     figures = json.loads((tmp_path / "out.json").read_text())["figures"]
     assert list(figures) == ["70%", "70% + real time", "100%"]

@@ -31,15 +31,6 @@ def settings_files(program: Path) -> list[Path]:
 
 
 @every_program
-def test_a_program_without_arguments_does_nothing_and_says_what_it_does(program, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [str(program)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(program), run_name="__main__")
-    assert ended.value.code == 2
-    assert capsys.readouterr().out.strip() == names_of(program)["__doc__"].strip()
-
-
-@every_program
 def test_a_program_lists_its_settings(program, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(program), "--help"])
     with pytest.raises(SystemExit) as ended:

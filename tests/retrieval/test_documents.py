@@ -18,7 +18,7 @@ SHELF = {
 letters = LetterEncoder().encode_query
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     texts=st.lists(st.text("abcde", min_size=1, max_size=12), min_size=1, max_size=12),
     queries=st.lists(st.text("abcde", min_size=1, max_size=12), max_size=5),

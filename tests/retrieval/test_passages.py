@@ -10,7 +10,7 @@ from hf_targets.retrieval.passages import Passage, passages_of, source_in_docume
 
 NAMES = st.one_of(st.text(max_size=8), st.sampled_from(["a#char=1,2", "#char=", "x\n#char=0,5", "größe/2-3 🙂"]))
 TEXTS = st.text("ab. \n\t\u00a0é", min_size=1, max_size=40).filter(str.strip)
-lawful = settings(max_examples=200, deadline=None, derandomize=True)
+lawful = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 @lawful

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_targets import TensorizedTransformerForCausalLM
+from hf_targets.tensorized_transformer.backbone import reach_of
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
 from tests.tiny_backbones import token_ids
 
@@ -99,3 +100,18 @@ def test_drafts_of_the_first_layers_leave_the_text_and_the_model_as_they_are():
     drafted = model.generate(ids, max_new_tokens=8, do_sample=False, assistant_early_exit=1)
     assert torch.equal(drafted, plain)
     assert model.config.num_hidden_layers == len(model.model.layers)
+
+
+class _Reach(torch.nn.Module):
+    def forward(self, mask, positions):
+        return reach_of(mask, 4, 0, mask, positions)
+
+
+def test_what_positions_read_is_exported_for_any_number_of_rows_and_tokens_without_what_onnx_lacks():
+    anything = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    shown = (torch.ones(2, 5).long(), torch.arange(5).expand(2, 5))
+    exported = torch.export.export(_Reach(), shown, dynamic_shapes=(anything, anything), strict=False)
+    assert not {"aten.cummax.default"} & {str(node.target) for node in exported.graph.nodes}
+    mask = torch.tensor([[0, 0, 1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 1, 1, 0, 0], [1, 0, 1, 1, 1, 1, 1, 1]])
+    positions = torch.tensor([[0, 0, 0, 1, 2, 2, 3, 0], [0, 1, 0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 5, 0, 1, 2]])
+    assert torch.equal(exported.module()(mask, positions), _Reach()(mask, positions))

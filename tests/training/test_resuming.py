@@ -41,8 +41,7 @@ def make(folder, kind="heads", **options):
     return trainer, counter
 
 
-@pytest.mark.parametrize("kind", ["heads", "averaged"])
-@pytest.mark.parametrize("damage", ["without its end", "cut short"])
+@pytest.mark.parametrize(("kind", "damage"), [("heads", "without its end"), ("averaged", "cut short")])
 def test_what_was_broken_off_ends_as_unbroken_from_the_newest_whole_checkpoint(kind, damage, tmp_path):
     trainer, counter = make(tmp_path, kind)
     trainer.train()
@@ -62,8 +61,13 @@ def test_what_was_broken_off_ends_as_unbroken_from_the_newest_whole_checkpoint(k
     assert of_text[0] == of_text[1]
 
 
-@pytest.mark.parametrize("kind", ["heads", "averaged"])
-@pytest.mark.parametrize("options", [{}, {"load_best_model_at_end": True, "save_total_limit": 1, "learning_rate": 0.3}])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("averaged", {}),
+        ("heads", {"load_best_model_at_end": True, "save_total_limit": 1, "learning_rate": 0.3}),
+    ],
+)
 def test_a_finished_training_is_not_repeated_and_leaves_the_same_weights(kind, options, tmp_path):
     trainer, _ = make(tmp_path / "run", kind, **options)
     trainer.train()

@@ -77,7 +77,7 @@ def test_confidence_shares_a_rows_tokens_evenly_among_the_steps(num_steps):
     assert output.num_evaluations == min(num_steps, 6)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=8), st.floats(0, 8) | st.just(math.inf))
 def test_the_bound_chooses_the_longest_prefix_by_entropy_that_satisfies_it(values, bound):
     masked = torch.tensor([[False, *([True] * len(values))]])

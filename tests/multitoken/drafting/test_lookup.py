@@ -95,7 +95,7 @@ def follow(known, num_tokens):
     num_tokens=st.integers(1, 4),
     count=st.integers(1, 3),
 )
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 def test_each_row_is_extended_as_if_it_were_alone(texts, data, num_tokens, count):
     tokens = data.draw(st.lists(st.lists(st.integers(0, 4), min_size=count, max_size=count), min_size=4, max_size=4))
     sure = data.draw(st.lists(st.integers(0, count), min_size=4, max_size=4))
@@ -144,9 +144,7 @@ def test_a_drafter_is_as_sure_of_a_word_as_its_head_is():
     assert drafts_of(Certain([sure, sure]), [TEXT], 0).tokens.shape == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "probabilities", [[0.55, 0.45], [0.3, 0.35, 0.35], [0.7, 0.3], [0.2, 0.8], [0.5, 0.3, 0.2]], ids=str
-)
+@pytest.mark.parametrize("probabilities", [[0.2, 0.8], [0.5, 0.3, 0.2]], ids=str)
 def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabilities):
     num_rows, vocab = 4000, len(probabilities)
     draft = drafts_of(Certain([probabilities]), [[0, 1, 0]] * num_rows, 1, num_tokens=1, do_sample=True)

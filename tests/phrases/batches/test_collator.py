@@ -20,7 +20,7 @@ TOKENS = st.sampled_from([*PLAIN * 3, END])
 ROWS = st.lists(
     st.lists(TOKENS, min_size=1, max_size=24) | st.lists(TOKENS, min_size=16, max_size=32), min_size=1, max_size=4
 )
-law = settings(max_examples=60, deadline=None, derandomize=True)
+law = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def collator(seed=0, miner=None, **settings):

@@ -26,7 +26,7 @@ TOKENS = st.sampled_from([*PLAIN * 3, END])
 TEXTS = st.lists(
     st.lists(TOKENS, min_size=1, max_size=24) | st.lists(TOKENS, min_size=16, max_size=32), min_size=1, max_size=4
 )
-law = settings(max_examples=50, deadline=None, derandomize=True)
+law = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def collator(negatives, miner=None, **settings):

@@ -14,7 +14,7 @@ from tests.phrases.models import make_phrase_model, random_vocabulary, vocabular
 from tests.small_tokenizers import BPE, METASPACE
 from tests.tiny_models import VOCAB, token_ids
 
-reproducible = settings(derandomize=True, deadline=None, max_examples=40)
+reproducible = settings(derandomize=True, deadline=None, max_examples=25)
 PHRASES = vocabulary_of([1, 2], [2, 3, 4], [5, 6, 7, 8])
 OTHERS = vocabulary_of([3, 1], [1, 2, 3, 4, 5])
 IDS = st.lists(st.one_of(st.integers(1, 8), st.integers(VOCAB, VOCAB + 1)), min_size=3, max_size=3)

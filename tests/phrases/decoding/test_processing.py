@@ -12,7 +12,7 @@ from hf_targets.phrases.decoding.processing import PhraseProcessors, phrase_proc
 from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
 
-reproducible = settings(derandomize=True, deadline=None, max_examples=40)
+reproducible = settings(derandomize=True, deadline=None, max_examples=25)
 FIRST = vocabulary_of([1, 2], [2, 3, 1], [3, 3], [1, 2, 3, 4], [4, 1, 1])
 SECOND = vocabulary_of([2, 1], [3, 4], [1, 1, 2], [4, 4], [1, 3])
 IDS = st.lists(st.one_of(st.integers(1, 4), st.integers(VOCAB, VOCAB + 4)), min_size=5, max_size=5)
@@ -158,14 +158,6 @@ def test_a_text_of_tokens_alone_has_the_scores_of_transformers_on_tokens(row):
     for processor in processors:
         expected = processor(ids, scores.clone())
         assert torch.equal(phrase_processors([processor], Expansion([vocabulary_of()]), VOCAB)(ids, scores), expected)
-
-
-@pytest.mark.parametrize(
-    "processor", [theirs.WatermarkLogitsProcessor(VOCAB, "cpu"), theirs.ClassifierFreeGuidanceLogitsProcessor(1.5)]
-)
-def test_processors_made_for_tokens_alone_are_refused(processor):
-    with pytest.raises(ValueError, match="supports only tokens"):
-        phrase_processors([processor], Expansion([FIRST]), VOCAB)
 
 
 TOKENS = st.integers(1, 3)

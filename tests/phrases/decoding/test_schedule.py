@@ -13,7 +13,7 @@ from hf_targets.phrases.generation import PhraseGenerationState
 from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, token_ids
 
-reproducible = settings(derandomize=True, deadline=None, max_examples=40)
+reproducible = settings(derandomize=True, deadline=None, max_examples=25)
 SHARES = st.integers(0, 100).map(lambda share: share / 100)
 
 

@@ -19,7 +19,7 @@ def table_of(phrases):
     return table
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(data=st.data())
 def test_adding_and_removing_leaves_what_a_plain_dictionary_has(data):
     table, living, given_ids = table_of([]), {}, []
@@ -77,7 +77,7 @@ def test_a_copy_has_the_same_phrases_and_grows_alone(copied):
     assert (list(store), list(other), store.arrays()[2].tolist()) == ([100, 101], [101, 102], [True, True])
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(
     found=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 2)), max_size=12),
     gone=st.sets(st.sampled_from("abcx")),
