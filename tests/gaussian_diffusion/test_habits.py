@@ -22,12 +22,6 @@ def test_a_model_whose_weights_are_elsewhere_draws_its_noise_where_it_computes()
     model(batch["input_ids"], labels=batch["labels"]).loss.backward()
 
 
-def test_every_attention_gives_the_same_loss():
-    model, batch = fixed("difformer")
-    losses = [model.set_attn_implementation(attention) or model(**batch).loss for attention in ("eager", "sdpa")]
-    torch.testing.assert_close(*losses)
-
-
 def test_an_adapter_on_the_one_embedding_of_source_text_and_output_is_refused():
     model, batch = fixed("difformer")
     tuned = get_peft_model(model, LoraConfig(target_modules=["q_proj", "embed_tokens"]))
@@ -35,7 +29,7 @@ def test_an_adapter_on_the_one_embedding_of_source_text_and_output_is_refused():
         tuned(**batch)
 
 
-@pytest.mark.parametrize("task", ["SEQ_2_SEQ_LM", "FEATURE_EXTRACTION", None])
+@pytest.mark.parametrize("task", ["SEQ_2_SEQ_LM", None])
 def test_every_task_of_peft_gives_the_same_loss_and_texts(task):
     model, batch = fixed("difformer")
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -1,9 +1,8 @@
-import pytest
 import torch
-from transformers import Cache, DynamicCache
-from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
-from hf_targets.multitoken.drafting.cache import RaggedCache, check_layers
+from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.drafts import Draft
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
 
@@ -28,23 +27,3 @@ def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
     ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]))
     rows = [layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() for row in range(2)]
     assert rows == [[0, 1, 2, 3, 4, 5, 6, 8], [0, 1, 2, 3, 4, 5, 6]]
-
-
-def test_the_mask_of_a_chain_is_none_where_everything_is_attended():
-    ragged = RaggedCache(DynamicCache(), torch.ones(2, 4, dtype=torch.bool))
-    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
-    assert ragged.mask_for(chain(2, 2), torch.float32, tree=False) is None
-    padded = RaggedCache(DynamicCache(), torch.tensor([[False, True, True], [True, True, True]]))
-    padded.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
-    mask = padded.mask_for(chain(2, 2), torch.float32, tree=False)
-    assert mask.tolist() == [[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]
-
-
-class OtherLayer(DynamicLayer):
-    """A dynamic layer that may hold something else."""
-
-
-@pytest.mark.parametrize("layer", [StaticLayer(8), OtherLayer()], ids=str)
-def test_a_layer_that_cannot_be_rearranged_is_refused_with_a_way_out(layer):
-    with pytest.raises(ValueError, match=f"has a {type(layer).__name__}"):
-        check_layers(Cache(layers=[DynamicLayer(), layer]))
