@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.pairs import check_pairs, pair_batches
+from hf_targets.data.pairs import check_pairs
 from hf_targets.data.token_rows import rows_of, texts_of
 from hf_targets.maths.losses import IGNORED
 
@@ -94,25 +94,21 @@ def filter_pairs(
     min_length: int = 1,
     max_length: int | None = 175,
     max_ratio: float | None = 1.5,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[Dataset, dict[str, int]]:
     """Return the pairs to train on, in their order, and how many are kept and left out for which reason.
 
-    A pair is kept if both sides have `min_length` to `max_length` tokens, and the longer one has at most `max_ratio`
-    times the tokens of the shorter one. The counts are logged in one line.
+    A pair is kept if both sides have `min_length` to `max_length` words between white space, and the longer one has at
+    most `max_ratio` times the words of the shorter one. The counts are logged in one line.
 
     Args:
         pairs: With the columns `source` and `target`.
         min_length: 1 or more; an empty side is always left out.
-        max_length: fairseq keeps 175 words for IWSLT14, and 250 tokens for WMT. None: any length.
+        max_length: fairseq keeps 175 for IWSLT14. None: any length.
         max_ratio: 1 or more; fairseq's is 1.5. It removes good pairs of short texts. None: any ratio.
-        tokenizer: Lengths are those of its tokens, without special ones. None: of words between white space.
     Returns: The counts are by `"kept"` and each of `REASONS`.
     Raises:
         ValueError: If a bound is out of range, a column is missing, or no pair is left.
-    Source: clean-corpus-n.perl of Moses, as fairseq's prepare-iwslt14.sh (words) and prepare-wmt14en2de.sh (byte-pair
-        tokens) call it.
+    Source: clean-corpus-n.perl of Moses, as fairseq's prepare-iwslt14.sh calls it.
 
     >>> pairs = Dataset.from_dict({"source": ["ein Hund", "ja", ""], "target": ["a dog", "yes it is so", "no"]})
     >>> kept, counts = filter_pairs(pairs)
@@ -132,9 +128,10 @@ def filter_pairs(
             return "too short" if shorter else "empty"
         return "too long" if longer > longest else "ratio" if longer > ratio * shorter else "kept"
 
+    check_pairs(pairs)
     reasons = []
-    for sources, targets in pair_batches(pairs, missing=""):
-        reasons += map(reason, _num_tokens(sources, tokenizer), _num_tokens(targets, tokenizer))
+    for sources, targets in texts_of(pairs, "source", "target", missing=""):
+        reasons += (reason(*(len(side.split()) for side in pair)) for pair in zip(sources, targets, strict=True))
     found = Counter(reasons)
     counts = {name: found[name] for name in ("kept", *REASONS)}
     told = ", ".join(f"{counts[name]:,} {name}" for name in REASONS)
@@ -189,13 +186,6 @@ class _Side:
             )
         if self.longer:
             logger.info(f"{len(self.longer):,} of {num_pairs:,} {self.name}s are cut to {self.limit} tokens")
-
-
-def _num_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
-    if tokenizer is None:
-        return [len(text.split()) for text in texts]
-    ids = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
-    return [len(row) for row in ids]
 
 
 def _columns(encoded: Dataset, *names: str) -> list[pa.ChunkedArray]:

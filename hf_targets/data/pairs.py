@@ -1,11 +1,10 @@
 """Pairs of texts, a source and its target, with the splits train, validation and test."""
 
-import hashlib
 import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +14,6 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, List, Value
 
 from hf_targets.data.corpora import KNOWN_FILES, SPLITS, file_below, known_parts, load_corpus, load_parts, split_rows
-from hf_targets.data.token_rows import texts_of
 
 REFERENCES = "references"
 """The column of all targets of a source, of which `target` is the first."""
@@ -53,7 +51,6 @@ def load_pairs(
             is test_2016_flickr;
             `"iwslt14"`: likewise from iwslt14-de-en, lower-cased and tokenized; train is train_sample, a part of the
             whole set, where there is no train;
-            `"tatoeba"`: likewise from tatoeba-de-en; split by the English side, so that no sentence is in two splits;
             `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise from opus-multidomain-de-en; where a domain
             has no file to train on, train is its dev file, and validation and test are the halves of its test file;
             `"asset"`: likewise from asset, simpler sentences (`orig` to `simp`), ten of each; train and validation are
@@ -134,16 +131,6 @@ def pair_references(pairs: Dataset) -> list[str] | list[list[str]]:
     return pairs[REFERENCES if REFERENCES in pairs.column_names else "target"][:]
 
 
-def pair_batches(pairs: Dataset, missing: str | None = None) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the sources and the targets of pairs in lists of `ROWS_AT_ONCE`; `missing` stands for None.
-
-    Raises:
-        ValueError: If `pairs` is not one split with both columns, or a side of a pair is no text.
-    """
-    check_pairs(pairs)
-    yield from cast(Iterator[tuple[list[str], list[str]]], texts_of(pairs, "source", "target", missing=missing))
-
-
 def check_pairs(pairs: Dataset) -> None:
     """Raise a ValueError if this is not one split with the columns `source` and `target`."""
     if not isinstance(pairs, Dataset) or not {"source", "target"} <= set(pairs.column_names):
@@ -156,13 +143,11 @@ def _known_pairs(name: str, sides: tuple[str, str]) -> dict[str, Any] | None:
     if name == "documentation:reversed":
         return _reversed_sentences()
     languages = {"orig", "simp"} if name == "asset" else {"de", "en"}
-    is_known = name in ("asset", "tatoeba") or (name in KNOWN_FILES and name != "lm1b-sample")
+    is_known = name == "asset" or (name in KNOWN_FILES and name != "lm1b-sample")
     if is_known and set(sides) != languages:
         raise ValueError(f"{name!r} is text in {' and '.join(sorted(languages))}, got {sides}; name these two")
     if name == "asset":
         return {"train": _asset("valid"), "test": _asset("test")}
-    if name == "tatoeba":
-        return _tatoeba(reverse=sides[0] == "en")
     return known_parts(name, [f".{side}" for side in sides], read_aligned) if is_known else None
 
 
@@ -181,27 +166,6 @@ def _asset(part: str) -> Pairs:
     if None in files:
         raise ValueError(f"'asset' needs {names[files.index(None)]} (plain, .gz or .xz) in the folder asset")
     return [(source, list(targets)) for source, *targets in read_aligned(*files)]
-
-
-def _tatoeba(*, reverse: bool) -> dict[str, Any]:
-    """Split by a hash of the English side, 2% each for validation and test, without a sentence of two splits.
-
-    One sentence has several translations. Pairs are left out of train, and then of validation, if a later split has
-    one of their two sentences.
-    """
-    file = file_below("tatoeba-de-en", "deu.txt")
-    if file is None:
-        raise ValueError("'tatoeba' needs deu.txt (plain, .gz or .xz) in the folder tatoeba-de-en")
-    pairs: dict[str, Any] = {split: [] for split in SPLITS}
-    for (line,) in read_aligned(file):
-        english, german = (text.strip() for text in line.split("\t")[:2])
-        fiftieth = int.from_bytes(hashlib.sha256(english.encode()).digest()) % 50
-        split = {48: "validation", 49: "test"}.get(fiftieth, "train")
-        pairs[split].append((english, german) if reverse else (german, english))
-    for split, later in (("validation", ("test",)), ("train", ("validation", "test"))):
-        held_out = {text for other in later for pair in pairs[other] for text in pair}
-        pairs[split] = [pair for pair in pairs[split] if held_out.isdisjoint(pair)]
-    return pairs
 
 
 def _pairs_of_files(path: Path, sides: tuple[str, str]) -> dict[str, Any] | None:

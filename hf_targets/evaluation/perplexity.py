@@ -23,10 +23,7 @@ from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.data.tokenization import check_fast
-from hf_targets.evaluation.repetition import distinct_ngrams
 from hf_targets.maths.losses import IGNORED, perplexity
-
-_MOST_DISTINCT = 4
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ class GeneratedTextPerplexity:
         mean_entropy_of_texts: Mean over texts of the entropy of the text's generated tokens, in nats. Papers on
             diffusion models report it together with such a perplexity. It is at most the logarithm of the text's
             length, so compare only texts of one length.
-        distinct_order: n of the n-grams that `distinct` counts: 4, or fewer if no text has 4 tokens.
-        distinct: Number of distinct n-grams over number of n-grams, in all texts together.
     """
 
     nll: float
@@ -75,18 +70,11 @@ class GeneratedTextPerplexity:
     per_text: tuple[float, ...]
     entropy: float
     mean_entropy_of_texts: float
-    distinct_order: int
-    distinct: float
 
     @property
     def perplexity(self) -> float:
         """Return exp(nll / tokens) over the tokens of all texts."""
         return perplexity(self.nll / self.num_tokens)
-
-    @property
-    def mean_over_texts(self) -> float:
-        """Return the mean of the perplexities of the texts, which a few improbable texts dominate."""
-        return fmean(self.per_text)
 
 
 def perplexity_of_blocks(
@@ -160,15 +148,12 @@ def perplexity_of_generated_texts(
         rows.append((torch.tensor(ids), torch.tensor([IGNORED] * length + ids[length:])))
     nlls = _negative_log_likelihoods(model, rows, batch_size)
     generated = [ids[length:] for ids, length in zip(rows_of_ids, lengths, strict=True)]
-    order = min(_MOST_DISTINCT, max(map(len, generated)))
     return GeneratedTextPerplexity(
         nll=sum(row.sum().item() for row in nlls),
         num_tokens=sum(map(len, nlls)),
         per_text=tuple(perplexity(row.mean().item()) for row in nlls),
         entropy=_entropy([id_ for ids in generated for id_ in ids]),
         mean_entropy_of_texts=fmean(map(_entropy, generated)),
-        distinct_order=order,
-        distinct=distinct_ngrams(generated, order),
     )
 
 

@@ -4,13 +4,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import fmean
-from typing import Literal
 
 ORDERS = (2, 3, 4)
 """The orders n of the n-grams from which diversity is computed."""
 
 Text = Sequence[Hashable]
-Average = Literal["texts", "corpus"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Repetition:
         return prod(1 - rep / 100 for rep in (self.rep_2, self.rep_3, self.rep_4))
 
 
-def measure_repetition(texts: Sequence[Text], *, average: Average = "texts") -> Repetition:
+def measure_repetition(texts: Sequence[Text]) -> Repetition:
     """Return rep-2, rep-3 and rep-4 of texts, from which diversity follows.
 
     Rep-n grows with the length of a text, and depends on the tokenizer. Compare models on the same prefixes, with the
@@ -39,56 +37,30 @@ def measure_repetition(texts: Sequence[Text], *, average: Average = "texts") -> 
 
     Args:
         texts: Each text is a list of words or token ids; give a phrase as the words or tokens in it.
-        average: As in `repeated_ngrams`.
     Raises:
         ValueError: As in `repeated_ngrams`.
     Source: Liu et al. (dynamic vocabulary), appendix C; Welleck et al. 2019.
     """
-    return Repetition(*(repeated_ngrams(texts, order, average=average) for order in ORDERS))
+    return Repetition(*(repeated_ngrams(texts, order) for order in ORDERS))
 
 
-def repeated_ngrams(texts: Sequence[Text], order: int, *, average: Average = "texts") -> float:
-    """Return rep-n, 100 (1 - distinct n-grams / n-grams), of texts, in percent.
+def repeated_ngrams(texts: Sequence[Text], order: int) -> float:
+    """Return the mean rep-n of texts, 100 (1 - distinct n-grams / n-grams), in percent.
 
     An n-gram is distinct within its text; the same n-gram in another text is no repetition.
 
     Args:
         texts: Each text is a list of words or token ids. Texts too short for an n-gram are left out.
         order: n, at least 1.
-        average: `"texts"`: the mean of each text's rep-n, as in the paper and its predecessor (Lan et al. 2023).
-            `"corpus"`: counts are summed over texts before the division, as in Su et al. 2022; long texts weigh more.
     Raises:
         ValueError: If no text has an n-gram, or a text is a string.
     Departs: the program of Lan et al. gives a text without an n-gram the repetition 100; we leave it out, as it shows
-        nothing about repetition. The program of Su et al. ignores the last n-gram of each text; we count it.
+        nothing about repetition.
     """
-    if average not in ("texts", "corpus"):
-        raise ValueError(f'average must be "texts" or "corpus", got {average!r}')
-    counts = [(len(set(ngrams)), len(ngrams)) for ngrams in _ngrams_of_texts(texts, order) if ngrams]
-    if average == "texts":
-        return 100 * fmean(1 - distinct / total for distinct, total in counts)
-    distinct, total = map(sum, zip(*counts, strict=True))
-    return 100 * (1 - distinct / total)
-
-
-def distinct_ngrams(texts: Sequence[Text], order: int) -> float:
-    """Return distinct-n, the number of distinct n-grams over that of all n-grams, in all texts together, in (0, 1].
-
-    Unlike 1 - rep-n / 100, it is lower if texts resemble each other, and if there are more texts.
-
-    Raises:
-        ValueError: As in `repeated_ngrams`.
-    Source: Li et al. 2016.
-    """
-    ngrams = [ngram for of_text in _ngrams_of_texts(texts, order) for ngram in of_text]
-    return len(set(ngrams)) / len(ngrams)
-
-
-def _ngrams_of_texts(texts: Sequence[Text], order: int) -> list[list[tuple[Hashable, ...]]]:
     found = [_ngrams(text, order) for text in texts]
     if not any(found):
         raise ValueError(f"no text of {len(texts)} has {order} tokens for a {order}-gram; generate more")
-    return found
+    return 100 * fmean(1 - len(set(ngrams)) / len(ngrams) for ngrams in found if ngrams)
 
 
 def _ngrams(text: Text, order: int) -> list[tuple[Hashable, ...]]:

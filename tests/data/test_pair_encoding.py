@@ -150,9 +150,3 @@ def test_each_pair_is_counted_under_its_first_reason_in_one_log_line(caplog):
     assert counts == {"kept": 1, "empty": 2, "too short": 1, "too long": 0, "ratio": 1}
     assert len(caplog.messages) == 1
     assert filter_pairs(pairs, 1, 4, None)[1]["too long"] == 1
-
-
-def test_lengths_are_those_of_a_tokenizers_tokens_if_one_is_given():
-    pairs = pairs_of(("the", "the"), ("zzzzzz", "the"))
-    assert rows(filter_pairs(pairs)[0]) == rows(pairs)
-    assert rows(filter_pairs(pairs, tokenizer=BPE)[0]) == [("the", "the")]

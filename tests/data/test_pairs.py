@@ -116,20 +116,6 @@ def test_a_domain_without_a_train_file_trains_on_its_dev_file(data):
     assert rows(load("opus-multidomain:law")) == whole
 
 
-def test_no_sentence_of_tatoeba_is_in_two_splits(save, tmp_path, monkeypatch):
-    lines = [f"English {n // 2}\tDeutsch {n % 1100}\tCC-BY\n" for n in range(1200)]
-    save("tatoeba-de-en/deu.txt.xz", "".join(lines))
-    monkeypatch.setenv("HF_TARGETS_DATA", str(tmp_path))
-    found = rows(load("tatoeba"))
-    sides = [{split: {pair[side] for pair in found[split]} for split in SPLITS} for side in (0, 1)]
-    for texts in sides:
-        assert sum(map(len, texts.values())) == len(set().union(*texts.values()))
-    assert 1100 < sum(map(len, found.values())) <= 1200
-    assert all(len(found[split]) > 5 for split in SPLITS[1:])
-    assert all(source.startswith("Deutsch") and target.startswith("English") for source, target in found["test"])
-    assert found == rows(load("tatoeba"))
-
-
 def test_a_data_set_has_a_translation_or_a_column_for_each_language_and_null_is_an_empty_text(tmp_path):
     texts = [{"de": source, "en": target} for source, target in [(None, "one"), *pairs_of("a", 39)]]
     feature = Features({"translation": Translation(["de", "en"])})
