@@ -119,8 +119,6 @@ from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
 from .retrieval.collection import DocumentCollection as DocumentCollection
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
 from .retrieval.encoders import dpr_encoder as dpr_encoder
-from .retrieval.passages import passages_of as passages_of
-from .retrieval.passages import source_in_document as source_in_document
 from .retrieval.vector_index import VectorIndex as VectorIndex
 from .semi_autoregressive.configuration import SemiAutoregressiveConfig as SemiAutoregressiveConfig
 from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM

@@ -65,7 +65,7 @@ class Setup(QuestionSettings):
     phrase_length_correction: float | None = field(
         default=None, metadata={"help": "Added for each token of a phrase after its first. None: the model's, or 0."}
     )
-    dtype: str = field(default="auto", metadata={"help": "Of the model, such as bfloat16."})
+    dtype: str = field(default="auto", metadata={"help": "Of the model and the judge, such as bfloat16."})
     entailment: str = field(
         default="lexical",
         metadata={"help": "Model that judges citations beside shared words; a causal one is asked. lexical: none."},
@@ -117,7 +117,7 @@ def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
             print(f"{answer_in_terminal(pages[-1], colour=sys.stdout.isatty())}\n", flush=True)
     texts, judges = [answer.text for answer in answers], {"lexical": shares_words}
     if setup.entailment != "lexical":
-        judges["citation"] = load_entailment(setup.entailment)
+        judges["citation"] = load_entailment(setup.entailment, setup.dtype)
     reader = None if setup.reader is None else load_reader(setup.reader)
     pairs = json.loads(PAIRS.read_text(encoding="utf-8"))
     scores = measure_answers(texts, asked.items, asked.split, reader) | measure_provenance(answers)

@@ -38,7 +38,7 @@ from lab.speed import row_passes
 ASKED = "Question: {}\nAnswer in one or two sentences, with the words of the text."
 MINER = WordNgrams(max_tokens=8, trimmed=True)
 FOR_AN_ANSWER: Any = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
-COLUMNS = ["answered", "passes of the model", "seconds", "text"]
+COLUMNS = ["answered", "passes", "seconds", "text"]
 
 
 class Answer(NamedTuple):
@@ -139,7 +139,7 @@ def main(setup: Setup) -> None:
         note = last.statistics + ("" if plain.text == last.text else f". Plainly: {plain.text}")
         pages.append(PageAnswer(question, last.text, last.spans, documents, note, table))
         print(answer_in_terminal(pages[-1], colour=sys.stdout.isatty()), note, sep="\n")
-        print("\n".join("  ".join(f"{cell:<20}" for cell in row) for row in table), end="\n\n", flush=True)
+        print("\n".join("  ".join(f"{cell:<12}" for cell in row) for row in table), end="\n\n", flush=True)
     page = Path(setup.output_dir, "answers.html")
     page.write_text(answer_page(pages, "Questions about documents, answered in three ways"), encoding="utf-8")
     print(f"Page: {page}")

@@ -81,9 +81,9 @@ class Setup(TextSettings):
                 corpus[split] = corpus[split].take(min(count, len(corpus[split])))
         return corpus
 
-    def adapted(self, tokenizer: PreTrainedTokenizerBase) -> MdlmForMaskedDiffusion:
+    def adapted(self, causal: str, tokenizer: PreTrainedTokenizerBase) -> MdlmForMaskedDiffusion:
         """Return the causal model as a diffusion model, with rows for tokens that were added."""
-        base = AutoModelForCausalLM.from_pretrained(self.from_causal)
+        base = AutoModelForCausalLM.from_pretrained(causal)
         base = AutoModelForCausalLM.from_config(base.config) if self.fresh else base
         if len(tokenizer) > base.config.vocab_size:
             base.resize_token_embeddings(len(tokenizer))
@@ -108,7 +108,7 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
     set_seed(args.seed)
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")}
     if setup.from_causal is not None:
-        model = setup.adapted(tokenizer)
+        model = setup.adapted(setup.from_causal, tokenizer)
     elif setup.model_name_or_path is None:
         sizes = {"max_position_embeddings": setup.max_length, "vocab_size": len(tokenizer), **setup.config}
         model = MdlmForMaskedDiffusion(MdlmConfig(**ids, **sizes, curve=setup.curve))

@@ -1,7 +1,7 @@
 """The one table of models that owe what every model owes; a new model adds a line to `CASES`."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -355,11 +355,6 @@ def parametrized(names: Iterable[str]):
     return pytest.mark.parametrize("case", chosen.values(), ids=chosen)
 
 
-def models_that(owe: Callable[[ModelCase], Any]):
-    """Parametrize over the models whose case says so."""
-    return parametrized(name for name, case in CASES.items() if owe(case))
-
-
 def models_that_owe(law: str, names: Iterable[str] = tuple(CASES)):
     """Parametrize over the models, all by default, that do not lack a law."""
     assert any(law in CASES[name].lacks for name in names), f"no model lacks {law}; take every_model"
@@ -379,7 +374,6 @@ every_model_and_side = pytest.mark.parametrize(
 """All models, and the sides on which their text, or their source, may be padded."""
 every_class = parametrized(ONE_OF_A_CLASS)
 every_kind = parametrized(ONE_OF_A_KIND)
-every_wrapper = models_that(lambda case: case.wraps)
 every_wrapper_class = parametrized(name for name in ONE_OF_A_CLASS if CASES[name].wraps)
 every_writing_wrapper_class = parametrized(
     name for name in ONE_OF_A_CLASS if CASES[name].wraps and "generation" not in CASES[name].lacks

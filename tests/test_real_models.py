@@ -6,10 +6,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import (
     DocumentCollection,
+    DynamicVocabForCausalLM,
     MdlmForMaskedDiffusion,
     MultiTokenForCausalLM,
+    PhraseVocabulary,
     SemiAutoregressiveForCausalLM,
+    load_corpus,
 )
+from lab.speed import row_passes
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.real
@@ -59,9 +63,22 @@ def test_drafts_give_the_greedy_answer_in_fewer_passes_where_the_text_repeats(as
     text = "The lighthouse of Genoa is 77 metres tall, and its first stone was laid in the year 1128 by the town."
     question = f"Repeat this sentence word by word: {text}"
     plain, num_tokens, _ = ask(question)
-    drafted, _, output = ask(question, ask.model, draft_tokens=3, prompt_lookup_num_tokens=8)
-    assert drafted == plain and "lighthouse of Genoa" in plain
-    assert output.num_forward_passes < 0.7 * num_tokens
+    assert "lighthouse of Genoa" in plain
+    assert ask(question, ask.model, draft_tokens=3)[0] == plain  # of heads that know nothing
+    with row_passes(ask.model) as passes:
+        assert ask(question, ask.model, prompt_lookup_num_tokens=8)[0] == plain
+    assert len(passes) < 0.7 * num_tokens
+
+
+def test_untrained_phrases_leave_the_probability_of_a_text_as_it_was(ask):
+    tokenizer, base = ask.tokenizer, ask.model.backbone
+    ids = tokenizer("".join(load_corpus("documentation:topics")["test"]["text"]), verbose=False)["input_ids"]
+    windows = [ids[start : start + size] for start in range(160, 360) for size in range(2, 9)]
+    phrases = PhraseVocabulary.from_token_ids(windows, tokenizer, vocab_size=base.config.vocab_size)
+    text, model = torch.tensor([ids[:160]]), DynamicVocabForCausalLM.from_base(base, phrase_encoder_kind="mean").eval()
+    with torch.no_grad():
+        plain, ours = (float(model(text, labels=text, phrases=given).loss) for given in (None, phrases))
+    assert len(phrases) > 1200 and 0 < ours - plain < 0.01
 
 
 def test_an_encoder_finds_the_document_that_means_what_the_query_asks(tmp_path):

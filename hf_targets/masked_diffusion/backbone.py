@@ -103,7 +103,7 @@ class MdlmBackbone(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_embed = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.sigma_map = None if config.folded else TimeEmbedding(config)
+        self.sigma_map = TimeEmbedding(config)
         self.blocks = nn.ModuleList([DitBlock(config) for _ in range(config.num_hidden_layers)])
         self.output_layer = OutputLayer(config)
         curve = cast(CurveConfig | None, config.curve)
@@ -135,7 +135,7 @@ class MdlmBackbone(nn.Module):
             recorded = None if states is None else (*states, hidden), None if weights is None else tuple(weights)
             return BackboneOutput(hidden, points, chances, *recorded)
 
-        condition = None if self.sigma_map is None else self.sigma_map(sigma)
+        condition = self.sigma_map(sigma)
         if self.curve is None:
             hidden = run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask)
             return output(self.output_layer(hidden, condition))
@@ -145,7 +145,7 @@ class MdlmBackbone(nn.Module):
 
         def last(points: Tensor, keep: Tensor | None, _: Tensor | None) -> Tensor:
             each = condition
-            if each is not None and len(each) > 1 and self.curves is not None:
+            if len(each) > 1 and self.curves is not None:
                 each = each.repeat_interleave(self.curves.num_curves, dim=0)
             return self.output_layer(run(self.blocks[self.num_token_layers :], points, each, keep), each)
 
@@ -171,7 +171,7 @@ class MdlmBackbone(nn.Module):
         self,
         blocks: nn.ModuleList,
         hidden: Tensor,
-        condition: Tensor | None,
+        condition: Tensor,
         keep: Tensor | None,
         *,
         states: list[Tensor] | None,

@@ -1,7 +1,7 @@
 """The configuration of a masked diffusion language model."""
 
 from dataclasses import field
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
@@ -98,9 +98,6 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
     num_diffusion_steps: int | None = field(
         default=None, metadata={"help": "T, the number of steps of the discrete-time bound; None: continuous time."}
     )
-    folded: bool = field(
-        default=False, metadata={"help": "Whether the constant modulation is folded into the neighbouring weights."}
-    )
     curve: dict | CurveConfig | None = field(
         default=None, metadata={"help": "The sentence curve that the model predicts; None: plain MDLM."}
     )
@@ -150,14 +147,12 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
         for name in ("tie_word_embeddings", "use_cache"):
             if getattr(self, name) and (name == "use_cache" or self.backbone is None):
                 raise ValueError(f"{name} must be False, got True; leave it out")
-        if self.folded and self.time_conditioning:
-            raise ValueError("folded=True needs a constant modulation, got time_conditioning=True")
         super().__post_init__(**kwargs)
 
     def _read_backbone(self) -> None:
         """Take the sizes and ids of the backbone's configuration."""
         backbone, _ = self.sub_configs_defaults["backbone"].create_subconfig("backbone", self.backbone)
-        self.backbone, text = backbone, backbone.get_text_config()
+        self.backbone, text = backbone, cast(PreTrainedConfig, backbone).get_text_config()
         for name in (*_SIZES, "tie_word_embeddings", *(name for name in _IDS if getattr(self, name) is None)):
             value = getattr(text, name, None)
             if value is None and name in _SIZES:
@@ -166,9 +161,8 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
                     "can see both sides"
                 )
             setattr(self, name, value[0] if isinstance(value, list) else value)
-        if self.time_conditioning or self.folded:
-            name = "time_conditioning" if self.time_conditioning else "folded"
-            raise ValueError(f"{name} must be False with a backbone, as a causal model's layers have no modulation")
+        if self.time_conditioning:
+            raise ValueError("time_conditioning must be False with a backbone, whose layers have no modulation")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; of the curve only its own."""

@@ -21,17 +21,16 @@ _LONGEST_PERIOD = 10_000.0
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation in float32, with a weight and without a bias; in a folded model also without the weight."""
+    """Layer normalisation in float32, with a weight and without a bias."""
 
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
-        self.weight = None if config.folded else nn.Parameter(torch.ones(config.hidden_size))
+        self.weight = nn.Parameter(torch.ones(config.hidden_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Normalise the last dimension; the output has the type of the input."""
         wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-        weight = None if self.weight is None else self.weight.to(wide.dtype)
-        return F.layer_norm(wide, hidden.shape[-1:], weight, None, _EPSILON).to(hidden.dtype)
+        return F.layer_norm(wide, hidden.shape[-1:], self.weight.to(wide.dtype), None, _EPSILON).to(hidden.dtype)
 
 
 class TimeEmbedding(nn.Module):
@@ -83,8 +82,7 @@ def _rotate(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 class DitBlock(GradientCheckpointingLayer):
     """One block: x + gate * attention(modulate(norm(x))), then the same with the MLP.
 
-    modulate(x) = x (1 + scale) + shift; gates, scales and shifts are a linear function of the time embedding. In a
-    folded model the neighbouring weights contain them as constants, and `attn_qkv` has a bias.
+    modulate(x) = x (1 + scale) + shift; gates, scales and shifts are a linear function of the time embedding.
 
     Source: Peebles and Xie 2023, adaLN; the parameter names are those of kuleshov-group/mdlm.
     """
@@ -95,12 +93,11 @@ class DitBlock(GradientCheckpointingLayer):
         self.config = config
         self.is_causal = False  # the attention functions of Transformers read it, and assume True if it is missing
         self.norm1 = LayerNorm(config)
-        self.attn_qkv = nn.Linear(size, 3 * size, bias=config.folded)
+        self.attn_qkv = nn.Linear(size, 3 * size, bias=False)
         self.attn_out = nn.Linear(size, size, bias=False)
         self.norm2 = LayerNorm(config)
         self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(approximate="tanh"), nn.Linear(4 * size, size))
-        if not config.folded:
-            self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 6 * size)
+        self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 6 * size)
 
     def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
         """Return shift, scale and gate of the attention, then of the MLP, each (batch or 1, 1, d)."""
@@ -109,7 +106,7 @@ class DitBlock(GradientCheckpointingLayer):
     def forward(
         self,
         hidden: Tensor,
-        condition: Tensor | None,
+        condition: Tensor,
         rotary: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
         attentions: list[Tensor] | None = None,
@@ -117,15 +114,12 @@ class DitBlock(GradientCheckpointingLayer):
         """Return hidden states (batch, length, d).
 
         Args:
-            condition: (batch or 1, cond_dim), the time embedding; None in a folded model.
+            condition: (batch or 1, cond_dim), the time embedding.
             rotary: The cosines and sines of `rotary_table`.
             attention_mask: The output of `create_bidirectional_mask` of Transformers for the attention in use.
             attentions: A list to which eager attention appends its weights, (batch, heads, length, length).
         """
         attend = partial(self._attend, rotary=rotary, attention_mask=attention_mask, attentions=attentions)
-        if condition is None:
-            hidden = hidden + self._dropped(attend(self.norm1(hidden)))
-            return hidden + self._dropped(self.mlp(self.norm2(hidden)))
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(condition)
         attended = attend(modulate(self.norm1(hidden), shift, scale))
         hidden = hidden + gate * self._dropped(attended)
@@ -172,17 +166,15 @@ class OutputLayer(nn.Module):
         super().__init__()
         self.norm_final = LayerNorm(config)
         self.linear = ZeroInitLinear(config.hidden_size, config.vocab_size)
-        if not config.folded:
-            self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 2 * config.hidden_size)
+        self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 2 * config.hidden_size)
 
     def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
         """Return shift and scale, each (batch or 1, 1, d)."""
         return self.adaLN_modulation(condition)[:, None].chunk(2, dim=-1)
 
-    def forward(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, condition: Tensor) -> Tensor:
         """Return the input of `linear`."""
-        normed = self.norm_final(hidden)
-        return normed if condition is None else modulate(normed, *self.modulation(condition))
+        return modulate(self.norm_final(hidden), *self.modulation(condition))
 
 
 def modulate(hidden: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from hf_targets.curves.configuration import CurveConfig, as_curve_config
 from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.causal import CausalReading, MadeFromCausal, check_reading
 from hf_targets.masked_diffusion.configuration import MdlmConfig
-from hf_targets.masked_diffusion.folding import fold_modulation
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedMdlm
@@ -73,7 +72,8 @@ class MaskedDiffusionOutput(ModelOutput):
 class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, MaskedDiffusionGeneration, PreTrainedModel):
     """A masked diffusion model with the SUBS parameterisation, which may predict sentence curves.
 
-    SUBS: the mask token has probability 0, and at an unmasked position the given token has probability 1.
+    SUBS: the mask token has probability 0, and at an unmasked position the given token has probability 1. The layers
+    are those of the published model, or those of a causal language model (`from_causal`).
 
     Source: Sahoo et al., "Simple and Effective Masked Diffusion Language Models"; curves: Heo and Choi, section 4.2.
     """
@@ -194,15 +194,6 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(trained.get(name, True))
         return model.train(self.training)
-
-    def fold_modulation(self) -> "MdlmForMaskedDiffusion":
-        """Return a model that computes the same function, with its constant modulation folded into other weights.
-
-        Raises:
-            ValueError: If the modulation is not constant (`time_conditioning`) or already folded, or a layer has an
-                adapter.
-        """
-        return fold_modulation(self)
 
     @can_return_tuple
     def forward(

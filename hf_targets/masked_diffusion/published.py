@@ -91,11 +91,11 @@ class PublishedMdlm:
         """Return a state dict with the names and shapes of the published layout.
 
         Raises:
-            ValueError: If the model is folded, or has the parameters of K > 1 curves, which that layout cannot hold.
+            ValueError: If the layout cannot hold the model's layers, a causal model's, or parameters of K > 1 curves.
         """
         state = {_EMBEDDING if key == _OUR_EMBEDDING else key: value for key, value in self.state_dict().items()}
         own = [key for key in state if key.startswith(_CURVES)]
-        if own or self.config.folded or self.config.backbone is not None:
+        if own or self.config.backbone is not None:
             what = ", ".join(own) or "a model whose layers have no modulation"
             raise ValueError(f"the published layout cannot hold {what}; save the model with save_pretrained")
         return {**state, _FREQUENCIES: _frequencies(self.config)}

@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.evaluation.diversity_callback import GradientDiversityCallback

@@ -259,6 +259,8 @@ class TargetTrainer(Trainer):
                 group["params"] = [p for p in group["params"] if id(p) not in ours]
                 rest = {key: value for key, value in group.items() if key != "params"}
                 optimizer.add_param_group({**rest, "params": new, **({} if rate is None else {"lr": rate})})
+            # nothing is left of a frozen backbone, whose rate the log would show
+            optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
             return optimizer
         return super().create_optimizer(model)
 

@@ -5,7 +5,7 @@
 A model of the size published for LM1B (139M parameters) with random weights: time does not depend on their values.
 All variants share their weights and take turns, so that ratios hold on a busy machine too. A step is forward and
 backward, without the optimizer, whose time is the same for all. Measured: recipes/masked_diffusion.md.
-`--parts train sample folded evaluations lengths` chooses among the five.
+`--parts train sample evaluations lengths` chooses among the four.
 """
 
 import sys
@@ -23,7 +23,7 @@ from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, Sentence
 from hf_targets.evaluation.timing import median_seconds, settled_time
 from lab.settings import parse_settings
 
-PARTS = ("train", "sample", "folded", "evaluations", "lengths")
+PARTS = ("train", "sample", "evaluations", "lengths")
 
 
 @dataclass
@@ -112,20 +112,6 @@ def print_ratios(what: str, seconds: dict[str, float], length: int) -> None:
             print(f"| {name} | {ratio:.2f} | {ratio / float(name.split()[1]):.2f} |", flush=True)
 
 
-def print_folded(setup: Setup, model: MdlmForMaskedDiffusion, length: int) -> None:
-    """Print how long a pass takes with the constant modulation folded into its neighbours."""
-    ids = torch.randint(setup.vocab_size, (max(1, setup.num_tokens // length), length), device=model.device)
-    models = {"adaLN": model.eval(), "folded": model.fold_modulation().eval()}
-    with torch.no_grad():
-        runs = {name: partial(one, ids, skip_logits=True) for name, one in models.items()}
-        seconds = median_seconds(runs, setup.rounds, ids.device)
-    sizes = {name: one.num_parameters() for name, one in models.items()}
-    print(f"\nA pass without the output matrix, L = {ids.shape[1]}\n")
-    print("| modulation | parameters | ms | x adaLN |\n| --- | ---: | ---: | ---: |")
-    for name, value in seconds.items():
-        print(f"| {name} | {sizes[name]:,} | {1000 * value:.0f} | {value / seconds['adaLN']:.3f} |")
-
-
 def print_evaluations(steps_wanted: list[int], batch_size: int = 16) -> None:
     """Print evaluations of the network, which do not depend on it, for texts of 128 tokens by number of steps."""
     config = MdlmConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, cond_dim=8)
@@ -183,13 +169,11 @@ def main(setup: Setup) -> None:
     torch.manual_seed(0)
     if "lengths" in setup.parts:
         print_mixed_lengths(setup)
-    for length in setup.lengths if {"train", "sample", "folded"} & set(setup.parts) else []:
+    for length in setup.lengths if {"train", "sample"} & set(setup.parts) else []:
         models = make_models(setup, length)
         for part, heading in (("train", "A training step"), ("sample", "Sampling")):
             if part in setup.parts:
                 print_ratios(heading, seconds_of(setup, length, part, models), length)
-        if "folded" in setup.parts:
-            print_folded(setup, models["plain"], length)
     if "evaluations" in setup.parts:
         print_evaluations(setup.evaluation_steps)
 

@@ -3,23 +3,26 @@
     python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/measured.yaml
 
 A GPT-2 of the published size with random weights: time does not depend on their values. Measured: recipes/phrases.md.
-`--parts encode step costs` chooses among the three.
+`--parts encode step costs` chooses among the three. What untrained phrases take from a trained model, for each kind of
+phrase encoder, in a few minutes (after `make models`):
+    python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/smollm2.yaml
 """
 
+import math
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, load_corpus, train_bpe_tokenizer
 from hf_targets.evaluation.timing import settled_time
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.encoder import plan_windows
@@ -31,8 +34,8 @@ from lab.settings import parse_settings
 class Setup:
     """What is measured."""
 
-    parts: list[Literal["encode", "step", "costs"]] = field(
-        default_factory=lambda: ["encode", "step", "costs"], metadata={"help": "Parts to run."}
+    parts: list[str] = field(
+        default_factory=lambda: ["encode", "step", "costs"], metadata={"help": "Of encode, step, costs and starts."}
     )
     num_layers: int = field(default=12, metadata={"help": "Of the model and the encoder."})
     hidden_size: int = field(default=768, metadata={"help": "Of the model and the encoder."})
@@ -42,6 +45,19 @@ class Setup:
     num_steps: int = field(default=16, metadata={"help": "Timed steps of a turn, after 32 tokens."})
     rounds: int = field(default=5, metadata={"help": "Turns of each."})
     batch_size: int = field(default=1, metadata={"help": "Rows of a step."})
+    model: str = field(default="models/smollm2-135m", metadata={"help": "Trained model, for starts."})
+    dataset: str = field(default="wikitext-2", metadata={"help": "Corpus, for starts."})
+    num_texts: int = field(default=4, metadata={"help": "Windows of 256 tokens whose perplexity is taken, for starts."})
+    num_phrases: int = field(default=1300, metadata={"help": "Of the text after these windows, for starts."})
+
+
+STARTS: dict[str, dict[str, Any]] = {
+    "mean of embeddings": {"phrase_encoder_kind": "mean"},
+    "first 2 layers": {"phrase_encoder_layers": 2},
+    "first 4 layers": {"phrase_encoder_layers": 4},
+    "all layers": {},
+    "all layers, the paper's start": {"phrase_start": "encoder"},
+}
 
 
 def make_model(setup: Setup) -> DynamicVocabForCausalLM:
@@ -129,9 +145,39 @@ def print_costs(model: DynamicVocabForCausalLM) -> None:
         print(phrase_costs_table(size, steps, prefix_length=32, encoder=size, use_cache=cached))
 
 
+def print_starts(setup: Setup) -> None:
+    """Print for each kind of encoder its size and rate, and what untrained phrases take from a trained model."""
+    tokenizer = AutoTokenizer.from_pretrained(setup.model)
+    base: Any = AutoModelForCausalLM.from_pretrained(setup.model, dtype=torch.float32).eval()
+    text, length = "".join(load_corpus(setup.dataset)["test"]["text"])[:100_000], 256 * setup.num_texts
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    texts = torch.tensor(ids[:length]).view(-1, 256)
+    spans = [(start, start + size) for start in range(length, len(ids) - 8) for size in range(2, 9)]
+    phrases = [ids[start:end] for start, end in spans[: setup.num_phrases]]
+    size = base.get_output_embeddings().out_features
+    vocabulary = PhraseVocabulary.from_token_ids(phrases, tokenizer, vocab_size=size)
+    plain = float(base(texts, labels=texts).loss)
+    print(f"\nPerplexity {math.exp(plain):.2f} of {length} tokens, in windows of 256; {len(vocabulary)} phrases\n")
+    print("| phrase encoder | parameters, M | phrases a core second | perplexity | phrases, % |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name, kind in STARTS.items():
+        model = DynamicVocabForCausalLM.from_base(base, **kind).eval()
+        start = time.process_time()
+        table = model.phrase_table(vocabulary)
+        rate = len(vocabulary) / (time.process_time() - start)
+        loss = float(model(texts, labels=texts, phrases=table).loss)
+        size = sum(parameter.numel() for parameter in model.phrase_encoder.parameters()) / 1e6
+        share = 100 * (1 - math.exp(plain - loss))
+        print(f"| {name} | {size:.1f} | {rate:,.0f} | {math.exp(loss):.2f} | {share:.1f} |", flush=True)
+
+
 @torch.no_grad()
 def main(setup: Setup) -> None:
     """Measure the parts asked for."""
+    if "starts" in setup.parts:
+        print_starts(setup)
+    if setup.parts == ["starts"]:
+        return
     model = make_model(setup)
     if "encode" in setup.parts:
         print_encoding(model, setup)

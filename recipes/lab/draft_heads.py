@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.corpora import load_corpus, load_parts, split_rows
+from hf_targets.data.prompts import encode_prompt, takes_turns
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 from hf_targets.multitoken.frozen_base import left_padded, write_texts
 from hf_targets.multitoken.heads import HEADS
@@ -122,11 +123,10 @@ class DraftText:
         turns = []
         for row in parts[part].select(numbers):
             read: Any = [found["text"] for found in row[documents][:2]] if documents else []
-            turns.append("\n\n".join([*read, row[column].strip()]))
-        if not tokenizer.chat_template:
-            return tokenizer(turns)["input_ids"]
-        chats = [[{"role": "user", "content": turn}] for turn in turns]
-        return tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
+            turn = "\n\n".join([*read, row[column].strip()])
+            told: Any = [{"role": "user", "content": turn}] if takes_turns(tokenizer) else turn
+            turns.append(encode_prompt(tokenizer, told)["input_ids"][0].tolist())  # pyright: ignore
+        return turns
 
 
 def _first_token(tokenizer: Any) -> int:

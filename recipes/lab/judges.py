@@ -59,7 +59,7 @@ class Entailment:
         return int(self.model(**inputs).logits.argmax()) == self._label
 
 
-def log_odds(model: Any, tokenizer: Any, questions: Sequence[str], answers: Sequence[str], **sizes: int) -> list[float]:
+def log_odds(model: Any, tokenizer: Any, questions: Sequence[str], answers: Sequence[str], **sizes: Any) -> list[float]:
     """Return log p(first answer) - log p(second answer) of a causal model after each question.
 
     With a chat template the question is a user's message, which the answer begins; else a space is before the answer.
@@ -132,15 +132,15 @@ class Reader:
 
 
 @cache
-def load_entailment(name: str) -> Entailment | AskedEntailment:
+def load_entailment(name: str, dtype: str = "auto") -> Entailment | AskedEntailment:
     """Load a model of natural language inference, or a causal one to ask; its answers are not asked for twice."""
     config, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     if any(one.endswith(("ForCausalLM", "LMHeadModel")) for one in config.architectures or ()):
-        return AskedEntailment(AutoModelForCausalLM.from_pretrained(name, device_map="auto"), tokenizer)
+        return AskedEntailment(AutoModelForCausalLM.from_pretrained(name, dtype=dtype, device_map="auto"), tokenizer)
     classifies = any("SequenceClassification" in one for one in config.architectures or ())
     writes = config.is_encoder_decoder and not classifies  # BART is both
     loader: Any = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
-    return Entailment(loader.from_pretrained(name, device_map="auto"), tokenizer)
+    return Entailment(loader.from_pretrained(name, dtype=dtype, device_map="auto"), tokenizer)
 
 
 @cache

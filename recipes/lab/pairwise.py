@@ -198,7 +198,7 @@ def shares(folder: str | Path) -> dict[str, dict[str, Preferences]]:
     The answers are the CSV files in the folder, one of each annotator. Where annotators differ the majority counts, and
     no preference if there is none: the paper's annotators talk until they agree.
     """
-    key: Any = json.loads((Path(folder) / KEY_NAME).read_text(encoding="utf-8"))
+    key = json.loads((Path(folder) / KEY_NAME).read_text(encoding="utf-8"))
     votes: dict[tuple[str, str], list[int]] = {}
     for file in sorted(Path(folder).glob("*.csv")):
         with file.open(encoding="utf-8", newline="") as lines:

@@ -157,7 +157,7 @@ def cited_prompt(question: str, documents: Sequence[Mapping[str, str]], *, answe
 
 def cited_text(exchanges: Sequence[Exchange], instruction: str) -> str:
     """Return questions with their answers, the last one's to come, as one text, each after the instruction."""
-    return "\n\n\n".join(cited_prompt(*pair, answer=answer, instruction=instruction) for *pair, answer in exchanges)
+    return "\n\n\n".join(cited_prompt(one, of, answer=said, instruction=instruction) for one, of, said in exchanges)
 
 
 def cited_messages(exchanges: Sequence[Exchange], instruction: str) -> Turns:

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from datasets import Dataset
 from transformers import EarlyStoppingCallback
@@ -76,7 +76,7 @@ def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, fl
             for level in ("perplexity", "word_perplexity"):
                 if (value := results.get(f"{level}_{given}{chosen:g}")) is not None:
                     results[f"{level}_{name}"] = value
-    results["parameters"] = sum(parameter.numel() for parameter in trainer.model.parameters())
+    results["parameters"] = sum(one.numel() for one in cast(Any, trainer.model).parameters())
     if is_leaky(trainer.model):
         return {name.replace("perplexity", "leaky_perplexity"): value for name, value in results.items()}
     return results

@@ -11,7 +11,6 @@ from tests.awd_lstm.models import make_awd_lstm, make_config
 from tests.tiny_backbones import token_ids
 
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
-PTB = {"vocab_size": 10000, "input_dropout": 0.4, "hidden_dropout": 0.25}
 
 
 def test_new_weights_are_those_of_the_published_program():

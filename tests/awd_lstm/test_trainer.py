@@ -1,8 +1,5 @@
-import json
-
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from hf_targets import AwdLstmForCausalLM, AwdLstmTrainingArguments
@@ -154,15 +151,6 @@ def test_finetuning_averages_from_the_first_step_and_stops_where_the_mean_would_
         )
 
 
-def test_an_evaluation_after_training_begins_no_mean(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=10, **WORSE)
-    trainer.train()
-    before = weights(trainer.model)
-    trainer.evaluate()
-    assert trainer._average is None
-    assert_same(before, weights(trainer.model), rtol=0, atol=0)
-
-
 def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_path):
     def run(resume):
         trainer = make_trainer(tmp_path, max_steps=10, average_from_start=True, **WORSE)
@@ -172,26 +160,6 @@ def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_pa
     whole, again = run(resume=None), run(resume=True)
     assert whole.state.global_step == again.state.global_step == 3
     assert_same(weights(whole.model), weights(again.model), rtol=1e-5, atol=1e-7)
-
-
-def test_a_second_training_scales_its_rates_once(tmp_path):
-    moved = []
-    for times in (1, 2):
-        trainer = make_trainer(tmp_path, max_steps=1, weight_decay=0.0, save_strategy="no")
-        for _ in range(times):
-            before = weights(trainer.model)
-            trainer.model.load_state_dict(make_awd_lstm().state_dict())
-            trainer.train()
-        moved.append(weights(trainer.model))
-    assert before.keys() == moved[0].keys()
-    assert_same(*moved, rtol=0, atol=0)
-
-
-def test_a_mean_that_nothing_begins_is_told(tmp_path, caplog):
-    make_trainer(tmp_path, max_steps=1, nonmonotone_interval=None).train()
-    assert "eval_strategy" not in caplog.text
-    make_trainer(tmp_path, max_steps=1).train()
-    assert "eval_strategy" in caplog.text
 
 
 _TWO = """
@@ -228,17 +196,6 @@ def test_a_checkpoint_of_other_rows_is_not_resumed(changed, tmp_path):
     (tmp_path / "checkpoint-2" / "carried_state_0.safetensors").unlink()
     with pytest.raises(ValueError, match="save_only_model"):
         make_trainer(tmp_path, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-
-
-def test_a_checkpoint_has_the_states_of_its_rows(tmp_path):
-    trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=2, gradient_accumulation_steps=2)
-    trainer.train()
-    tensors = load_file(tmp_path / "checkpoint-2" / "carried_state_0.safetensors")
-    assert {name.rsplit(".", 1)[0] for name in tensors} == {
-        f"{group}.{layer}" for group in (0, 1) for layer in range(3)
-    }
-    assert tensors["1.0.keys"].shape == (4, 24)
-    assert json.loads((tmp_path / "checkpoint-2" / "config.json").read_text())["model_type"] == "awd_lstm"
 
 
 def test_the_defaults_are_the_published_ones(tmp_path):

@@ -105,22 +105,6 @@ def test_caches_that_are_not_of_the_model_are_refused(kind):
         model(ids[:1], past_key_values=model(ids).past_key_values)
 
 
-@every_kind
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"inputs_embeds": torch.randn(2, 6, 5)},
-        {"position_ids": torch.arange(5).expand(2, 5)},
-        {"attention_mask": torch.ones(2, 1, 6, 6)},
-    ],
-    ids=lambda given: next(iter(given)),
-)
-def test_inputs_that_do_not_fit_are_refused(kind, given):
-    ids = {} if "inputs_embeds" in given else {"input_ids": token_ids(2, 6)}
-    with pytest.raises(ValueError, match=next(iter(given))):
-        MAKERS[kind]()(**ids, **given)
-
-
 @pytest.mark.parametrize(
     ("config", "field", "value"),
     [

@@ -4,14 +4,10 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
-    DataCollatorForLanguageModeling,
-    PreTrainedTokenizerFast,
     Seq2SeqTrainingArguments,
     Trainer,
     TrainingArguments,
@@ -127,19 +123,9 @@ def test_training_turns_embeddings_in_a_cone_apart(tmp_path):
         model = make_backbone("llama")
         with torch.no_grad():
             model.lm_head.weight.add_(0.3)
-        make_trainer(tmp_path, model, given={"cosine_weight": gamma}, optim="adamw_torch", max_steps=80).train()
+        make_trainer(tmp_path, model, given={"cosine_weight": gamma}, optim="adamw_torch", max_steps=120).train()
         ends[gamma] = cosine_regularization(model.lm_head.weight).item()
     assert ends[0.0] > 0.5 and ends[1.0] < 0.2, ends
-
-
-def test_a_masked_model_trains_with_transformers_own_collator(tmp_path):
-    words = WordLevel({"[PAD]": 0, "[MASK]": 1, "[UNK]": 2}, unk_token="[UNK]")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), pad_token="[PAD]", mask_token="[MASK]")
-    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=0)
-    trainer = make_trainer(tmp_path, make_bert(), given={"data_collator": collator})
-    trainer.train_dataset = rows().remove_columns(["labels", "attention_mask"])
-    trainer.train()
-    assert all(entry["loss_cosine"] for entry in losses(trainer))
 
 
 def test_translations_are_generated_in_evaluations(tmp_path):

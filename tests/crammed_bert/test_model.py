@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, Trainer, TrainingAr
 
 from hf_targets import CrammedBertConfig, CrammedBertForMaskedLM, CrammedBertForSequenceClassification
 from tests.crammed_bert.models import SIZES, make_crammed_bert, published_states, published_tensors
-from tests.tiny_backbones import VOCAB, token_ids
+from tests.tiny_backbones import token_ids
 from tests.tiny_masked import make_masked_model, masked_batch
 
 
@@ -153,25 +153,6 @@ def test_the_kind_of_labels_chooses_the_loss(problem):
         2: lambda: F.binary_cross_entropy_with_logits(logits, labels),
     }[num_labels]()
     torch.testing.assert_close(model(ids, labels=labels).loss, expected)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        {"token_type_ids": torch.tensor([[0, 1, 1]])},
-        {"labels": torch.tensor([[1, 2]])},
-        {"labels": torch.tensor([[VOCAB, -100, 2]])},
-        {"num_items_in_batch": 3},
-        {"position_ids": torch.zeros(2, 3).long()},
-        {"attention_mask": torch.ones(1, 2)},
-        {"inputs_embeds": torch.zeros(1, 3, 16)},
-    ],
-    ids=lambda call: next(iter(call)),
-)
-def test_a_wrong_call_is_told(call):
-    ids = {} if "inputs_embeds" in call else {"input_ids": torch.tensor([[1, 2, 3]])}
-    with pytest.raises(ValueError, match=next(iter(call))):
-        make_crammed_bert()(**ids, **call)
 
 
 def test_a_vocabulary_keeps_the_id_of_padding():

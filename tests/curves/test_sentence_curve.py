@@ -1,11 +1,7 @@
-import copy
-import pickle
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_targets.curves import sentence_curve
 from hf_targets.curves.configuration import CurveConfig
@@ -87,29 +83,6 @@ def test_lengths_beyond_the_table_are_those_of_a_table(monkeypatch):
     monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", 39)
     torch.testing.assert_close(curve.to_control_points(rows, sizes), points, rtol=1e-13, atol=1e-14)
     torch.testing.assert_close(curve.to_embeddings(points, 40, sizes), back, rtol=1e-13, atol=1e-14)
-
-
-def test_a_batch_without_rows_is_mapped_to_one(monkeypatch):
-    for table in (256, 0):
-        monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", table)
-        none = torch.zeros(0, dtype=torch.int64)
-        assert make().to_control_points(tokens(0, 9, 3), none).shape == (0, 18, 3)
-
-
-def test_a_batch_of_many_lengths_computes_each_once_and_warns_of_the_longest_alone(monkeypatch):
-    monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", 0)
-    computed, compute = [], sentence_curve._compute
-
-    def counted(config, length, *, warn):
-        computed.append((length, warn))
-        return compute(config, length, warn=warn)
-
-    monkeypatch.setattr(sentence_curve, "_compute", counted)
-    curve, sizes = make(num_control_points_ratio=1.5), torch.tensor([141, 150, 9, 141, 0])
-    with pytest.warns(UserWarning, match="150 tokens") as caught:
-        points = curve.to_control_points(tokens(5, 150, 2), sizes)
-    curve.to_embeddings(points, 150, sizes)
-    assert computed == [(150, True), (141, False), (9, False)] and len(caught) == 1
 
 
 def test_the_table_holds_the_matrices_of_every_length_and_grows_to_the_same():
@@ -195,41 +168,6 @@ def test_training_can_use_what_generation_left():
         assert rows.grad is not None
 
 
-def test_there_is_nothing_to_save_and_a_copy_is_the_same():
-    curve, rows = make(margin=0.0), tokens(2, 6, 3)
-    assert not curve.state_dict()
-    expected = curve.to_control_points(rows)
-    for other in (copy.deepcopy(curve), pickle.loads(pickle.dumps(curve)), curve.to(torch.bfloat16)):
-        assert torch.equal(other.to_control_points(rows), expected)
-    with torch.device("meta"):
-        built = make(margin=0.0)
-    assert torch.equal(built.to_control_points(rows), expected)
-
-
-def test_shapes_alone_can_be_computed_and_leave_no_trace():
-    curve, sizes = make(), torch.tensor([6, 4])
-    assert curve.to_control_points(torch.empty(2, 6, 3, device="meta")).shape == (2, 12, 3)
-    with FakeTensorMode():
-        fake = curve.to_control_points(torch.empty(2, 6, 3), torch.tensor([6, 4]))
-    assert fake.shape == (2, 12, 3)
-    assert type(curve.to_control_points(tokens(2, 6, 3, dtype=torch.float32), sizes)) is torch.Tensor
-
-
-def test_matrices_are_shared_and_the_oldest_are_forgotten(monkeypatch):
-    one, other, rows = make(), make(), tokens(1, 30, 2)
-    one.to_control_points(rows)
-    monkeypatch.setattr(sentence_curve, "_compute", None)  # nothing more may be computed
-    other.to_embeddings(other.to_control_points(rows), 30)
-    monkeypatch.undo()
-    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 3 * 80)
-    monkeypatch.setattr(sentence_curve, "_kept", {})
-    for number in range(4):
-        sentence_curve._keep((number,), (torch.zeros(10, dtype=torch.float64),))
-    assert list(sentence_curve._kept) == [(1,), (2,), (3,)]
-    sentence_curve._keep((4,), (torch.zeros(100, dtype=torch.float64),))
-    assert list(sentence_curve._kept) == [(4,)]
-
-
 def test_threads_get_what_one_would_while_matrices_are_forgotten(monkeypatch):
     rows = {length: tokens(2, length, 3) for length in range(1, 9)}
     sizes = {length: torch.tensor([length, (length + 1) // 2]) for length in rows}
@@ -245,16 +183,6 @@ def test_threads_get_what_one_would_while_matrices_are_forgotten(monkeypatch):
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, range(3)))
-
-
-def test_large_control_points_are_told_once_for_the_longest_text():
-    curve = make(num_control_points_ratio=1.5)
-    with pytest.warns(UserWarning, match="150 tokens"):
-        curve.to_control_points(tokens(1, 150, 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        curve.to_control_points(tokens(1, 149, 2))
-        curve.to_control_points(tokens(1, 150, 2, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("lengths", [[3], [3, 7], [-1, 6]])

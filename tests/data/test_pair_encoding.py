@@ -1,7 +1,7 @@
 import logging
 
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import NllbTokenizer
@@ -150,17 +150,3 @@ def test_each_pair_is_counted_under_its_first_reason_in_one_log_line(caplog):
     assert counts == {"kept": 1, "empty": 2, "too short": 1, "too long": 0, "ratio": 1}
     assert len(caplog.messages) == 1
     assert filter_pairs(pairs, 1, 4, None)[1]["too long"] == 1
-
-
-@pytest.mark.parametrize(
-    ("pairs", "bounds", "says"),
-    [
-        (pairs_of(("a", "b")), {"min_length": 4, "max_length": 3}, "got 4, 3"),
-        (pairs_of(("a", "b")), {"max_ratio": 0.5}, r"0\.5"),
-        (pairs_of(("a", "b")), {"min_length": 2}, "too short"),
-        (DatasetDict(train=pairs_of(("a", "b"))), {}, "one split"),
-    ],
-)
-def test_bounds_that_leave_nothing_and_what_is_no_split_of_pairs_are_refused(pairs, bounds, says):
-    with pytest.raises(ValueError, match=says):
-        filter_pairs(pairs, **bounds)

@@ -116,15 +116,6 @@ def test_a_domain_without_a_train_file_trains_on_its_dev_file(data):
     assert rows(load("opus-multidomain:law")) == whole
 
 
-@pytest.mark.parametrize("name", ["multi30k", "iwslt14", "opus-multidomain:law"])
-def test_a_known_corpus_names_the_way_out_without_its_files_and_in_other_languages(data, monkeypatch, name):
-    with pytest.raises(ValueError, match=rf"{name}.* de and en, got \('de', 'fr'\)"):
-        load(name, "de", "fr")
-    monkeypatch.delenv("HF_TARGETS_DATA")
-    with pytest.raises(ValueError, match=r"HF_TARGETS_DATA=None.*put it there"):
-        load(name)
-
-
 def test_a_data_set_has_a_translation_or_a_column_for_each_language_and_null_is_an_empty_text(tmp_path):
     texts = [{"de": source, "en": target} for source, target in [(None, "one"), *pairs_of("a", 39)]]
     feature = Features({"translation": Translation(["de", "en"])})

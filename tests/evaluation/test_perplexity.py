@@ -5,7 +5,6 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import ByT5Tokenizer
 
 from hf_targets.data.blocks import pack_blocks
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
@@ -148,19 +147,3 @@ def test_strings_are_judged_by_their_tokens_and_prefixes_by_their_characters():
 def test_blocks_that_cannot_be_judged_are_refused(blocks, says):
     with pytest.raises(ValueError, match=says):
         perplexity_of_blocks(MODEL, blocks)
-
-
-@pytest.mark.parametrize(
-    ("texts", "lengths", "says"), [([[1, 2]], 2, "a prefix of 2"), ([], 0, "not empty"), (["the cat"], 0, "tokenizer=")]
-)
-def test_generated_texts_that_cannot_be_judged_are_refused(texts, lengths, says):
-    with pytest.raises(ValueError, match=says):
-        perplexity_of_generated_texts(MODEL, texts, prefix_lengths=lengths)
-
-
-def test_prefixes_that_do_not_fit_are_refused():
-    tokenizer = train_bpe_tokenizer(SENTENCES, vocab_size=280)
-    with pytest.raises(ValueError, match="must begin with its prefix 'dog', got 'the cat'"):
-        num_prefix_tokens(["the cat"], ["dog"], tokenizer)
-    with pytest.raises(ValueError, match="ByT5Tokenizer is a slow"):
-        num_prefix_tokens(["the cat"], ["the"], ByT5Tokenizer())

@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 from PIL import Image
 
@@ -24,39 +22,12 @@ def test_curves_of_models_with_and_without_heads_become_a_png(tmp_path):
     assert len(image.getcolors(10**6)) > 50
 
 
-def test_a_log_without_figures_draws_empty_axes_in_silence(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plot_learning_curves({"plain": [[]]}, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").exists()
-
-
 def test_the_marked_line_is_the_mean_of_the_seeds_at_the_steps_they_share():
     axes = plot_learning_curves({"plain": [log(9.0, 5.0, 4.0), log(7.0, 3.0)]}).axes[0]
     marked = [line for line in axes.lines if line.get_marker() == "o"]
     assert [list(line.get_xydata().ravel()) for line in marked] == [[1, 8, 2, 4]]
     thin = [list(line.get_ydata()) for line in axes.lines if line not in marked]
     assert thin == [[9, 5, 4], [7, 3]]
-
-
-def test_a_single_point_can_be_seen():
-    (line,) = plot_learning_curves({"plain": [log(9.0)]}).axes[0].lines
-    assert line.get_marker() not in (None, "None", "")
-
-
-@pytest.mark.parametrize(("values", "scale"), [((100.0, 11.0), "linear"), ((100.0, 10.0), "log")])
-def test_an_axis_is_logarithmic_if_its_values_span_a_decade(values, scale):
-    validation, training = plot_learning_curves({"plain": [log(*values)]}).axes
-    assert (validation.get_yscale(), training.get_yscale()) == (scale, "linear")
-
-
-def test_each_model_is_named_once_outside_of_the_axes_which_have_units():
-    figure = plot_learning_curves({"plain": [log(3.0)], "wdr": [HISTORY, HISTORY]})
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["plain", "wdr", "wdr, ensemble"]
-    assert all(axes.get_legend() is None and axes.get_xlabel() == "optimizer step" for axes in figure.axes)
-    assert figure.axes[0].get_ylabel() == "validation perplexity per token"
-    assert figure.axes[1].get_ylabel() == "loss of the next token (nats per token)"
 
 
 @pytest.mark.parametrize(("part", "told"), [("loss_next_token", "the next token"), ("loss_masked_token", "masked")])

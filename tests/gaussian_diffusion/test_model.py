@@ -164,22 +164,6 @@ def test_wrong_configurations_are_told(fields, word):
         make_difformer(**fields)
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"labels": torch.zeros(2, 6, dtype=torch.long)}, "a row for each source"),
-        ({"attention_mask": torch.tensor([[1] * 7, [0] * 7, [1] * 7])}, "row 1 has none"),
-        ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100"),
-        ({"labels": torch.full((3, 41), 5)}, "40 positions"),
-        ({"input_ids": torch.full((3, 41), 5), "attention_mask": None}, "40 positions"),
-    ],
-)
-def test_wrong_batches_are_told(changes, word):
-    model = make_difformer()
-    with pytest.raises(ValueError, match=word):
-        model(**{**noisy_pairs(model), **changes})
-
-
 def test_the_loss_of_control_points_weighs_errors_by_the_inverse_of_the_curve():
     model = make_difformer("curve", curve_loss="control_points", self_conditioning="both").double()
     batch, expected, count = noisy_pairs(model), 0.0, 0

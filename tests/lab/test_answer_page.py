@@ -90,12 +90,3 @@ def test_overlapping_places_are_each_marked_whole_and_crossing_ones_in_copies(pl
     assert cited(page) == {f"answer-1-document-1-from-{start}-to-{end}": document[start:end] for start, end in places}
     shown = page.inside["answer-1"]
     assert shown.count(document) == copies
-
-
-def test_every_document_is_shown_closed_and_the_first_source_among_them_is_led_to():
-    text, spans = of_sources(("other", 0, 3), ("2", 1, 3))
-    spans = [PhraseSpan(0, 1, 1, "x", ()), PhraseSpan(2, 3, 2, "x", (PhraseSource("other", 0, 1), *spans[1].sources))]
-    page = Page(written := answer_page([PageAnswer("?", text, spans, titled("abc", "def"))]))
-    assert written.count("<details>") == 2
-    assert list(cited(page).values()) == ["ef"]
-    assert page.tags.count("mark") == 3

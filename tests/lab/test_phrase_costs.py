@@ -6,10 +6,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, MixtralConfig
 
 from lab.phrase_costs import forward_flops, generation_flops, model_size
-from tests.tiny_models import CONFIGS, make_backbone, token_ids
+from tests.tiny_models import make_backbone, token_ids
 
 GPT2 = model_size(GPT2Config())
-TINY = model_size(CONFIGS["llama"]())
 
 
 def eager_backbone(family, **changes):

@@ -15,6 +15,7 @@ from lab.questions import (
     load_questions,
     shown_documents,
 )
+from tests.small_tokenizers import BPE
 
 
 def item(question, *texts, answer="An answer."):

@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from hf_targets.masked_diffusion.configuration import MdlmConfig
@@ -33,16 +32,14 @@ def test_rotary_frequencies_are_the_published_bits():
     assert rotary_table(5, 64, torch.float64, CPU)[0].dtype == torch.float64
 
 
-@pytest.mark.parametrize("folded", [False, True])
-def test_dropout_falls_on_attention_and_on_the_mlp_in_training_alone(folded):
-    block = DitBlock(config(dropout=0.5, folded=folded))
+def test_dropout_falls_on_attention_and_on_the_mlp_in_training_alone():
+    block = DitBlock(config(dropout=0.5))
     torch.nn.init.zeros_(block.mlp[2].weight)
     torch.nn.init.ones_(block.mlp[2].bias)
     torch.nn.init.zeros_(block.attn_out.weight)
-    condition = None if folded else torch.ones(1, 6)
-    if not folded:
-        torch.nn.init.zeros_(block.adaLN_modulation.weight)
-        torch.nn.init.ones_(block.adaLN_modulation.bias)  # all gates are 1
+    condition = torch.ones(1, 6)
+    torch.nn.init.zeros_(block.adaLN_modulation.weight)
+    torch.nn.init.ones_(block.adaLN_modulation.bias)  # all gates are 1
     rotary, hidden = rotary_table(9, 8, torch.float32, CPU), torch.zeros(1, 9, 16)
     assert torch.equal(block.eval()(hidden, condition, rotary, None), torch.ones(1, 9, 16))
     assert set(block.train()(hidden, condition, rotary, None).unique().tolist()) == {0.0, 2.0}

@@ -167,6 +167,6 @@ def test_a_bert_tokenizers_segments_are_taken():
 def test_adapters_that_would_have_no_effect_or_be_lost_are_refused():
     tuned = get_peft_model(make_mdlm(), LoraConfig(target_modules=["attn_qkv"]))
     useless = get_peft_model(make_mdlm(), LoraConfig(r=2, target_modules=["linear"]))
-    for call in (lambda: useless(input_ids=masked_ids(2, 6)), lambda: tuned.with_curve(None), tuned.fold_modulation):
+    for call in (lambda: useless(input_ids=masked_ids(2, 6)), lambda: tuned.with_curve(None)):
         with pytest.raises(ValueError, match="adapter"):
             call()

@@ -176,17 +176,3 @@ def test_discrete_times_are_all_of_the_grid_alike():
 def test_a_schedule_that_leaves_much_unmasked_is_no_bound_and_says_so():
     with pytest.warns(UserWarning, match="geometric schedule never masks 37% of the tokens"):
         perplexity_bound(make_mdlm(noise_schedule="geometric"), rows_of(4))
-
-
-@pytest.mark.parametrize(
-    ("rows", "options", "word"),
-    [
-        ([{"input_ids": [1], "labels": [IGNORED]}], {}, "target"),
-        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], {}, "ends"),
-        ([{"input_ids": [1, 2], "labels": [1]}], {}, "shapes"),
-        ([{"input_ids": [1]}], {"num_draws": 0}, "draw"),
-    ],
-)
-def test_rows_that_cannot_be_judged_are_refused(rows, options, word):
-    with pytest.raises(ValueError, match=word):
-        perplexity_bound(MODEL, rows, **options)

@@ -133,21 +133,6 @@ def test_tokens_that_a_tokenizer_lacks_are_added_behind_its_own_and_no_others(pa
     assert len(add_missing_tokens(BERT, padding=True)) == len(PIECES)
 
 
-@pytest.mark.parametrize(
-    ("make", "texts", "tokenizer", "length", "word"),
-    [
-        (sentence_rows, SENTENCES, BPE, 2, "max_length"),
-        (wrapped_blocks, SENTENCES, BPE, 2, "block_size"),
-        (sentence_rows, ["\n", " \t\n"], BPE, 9, "blank"),
-        (wrapped_blocks, ["a b"], BPE, 8, "do not fill"),
-        (wrapped_blocks, ["a"], plain({"a": 0, "?": 1}), 9, "EOS or SEP"),
-    ],
-)
-def test_texts_that_do_not_fill_a_row_and_a_tokenizer_without_an_end_are_refused(make, texts, tokenizer, length, word):
-    with pytest.raises(ValueError, match=word):
-        make(data(texts), tokenizer, length)
-
-
 @tokenizers
 def test_the_collator_makes_the_batch_of_transformers_own_where_that_makes_one(tokenizer):
     rows = sentence_rows(data(SENTENCES), tokenizer, 8, "conditional").to_list()

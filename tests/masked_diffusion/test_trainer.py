@@ -5,12 +5,9 @@ import torch
 from datasets import Dataset
 
 from hf_targets.data.tokenization import word_level_tokenizer
-from hf_targets.masked_diffusion.rows import DiffusionCollator
-from hf_targets.masked_diffusion.trainer import DiffusionTrainingArguments
 from hf_targets.maths.losses import IGNORED
-from tests.masked_diffusion.models import MASK, clean_ids, make_mdlm
-from tests.masked_diffusion.training import InOrder, blocks, bound, make_trainer, masked_blocks
-from tests.tiny_models import make_backbone
+from tests.masked_diffusion.models import clean_ids, make_mdlm
+from tests.masked_diffusion.training import InOrder, bound, make_trainer, masked_blocks
 from tests.trainer_runs import assert_same, losses, weights
 
 
@@ -74,29 +71,3 @@ def test_rows_of_different_lengths_are_padded_on_the_right_with_a_tokenizer_alon
     assert trainer.evaluate()["eval_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
     with pytest.raises(ValueError, match="processing_class"):
         make_trainer(tmp_path, train=ragged).train()
-
-
-def test_bad_input_is_told_before_training_starts(tmp_path):
-    tokenizer = word_level_tokenizer(["a\n"])
-    collator = DiffusionCollator(word_level_tokenizer(["a\n"]))
-    tokenizer.add_special_tokens({"mask_token": "<mask>"})
-    for given, word in (
-        ({"model": make_backbone("gpt2")}, "GPT2LMHeadModel"),
-        ({"train": Dataset.from_dict({"input_ids": [[MASK]], "labels": [[MASK]]})}, "mask"),
-        ({"tokenizer": tokenizer}, "the same mask"),
-        ({"evaluation": masked_blocks(2)}, "timesteps"),
-        ({"train": masked_blocks(2), "data_collator": collator}, "timesteps"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            make_trainer(tmp_path, **given)
-    with pytest.raises(ValueError, match="length"):
-        make_trainer(tmp_path, evaluation=blocks(2).to_iterable_dataset()).evaluate()
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("evaluation_draws", 0), ("test_draws", 0), ("evaluation_seed", -1), ("label_smoothing_factor", 0.1)],
-)
-def test_arguments_out_of_range_are_refused(field, value, tmp_path):
-    with pytest.raises(ValueError, match=field):
-        DiffusionTrainingArguments(output_dir=str(tmp_path), **{field: value})

@@ -111,3 +111,22 @@ def test_wrong_sizes_are_told():
     with pytest.raises(ValueError, match="draft tokens up to 41"):
         model.resize_token_embeddings(41)
     model.resize_token_embeddings(42)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_heads_are_trained_on_it_alone_and_the_next_token_on_all_tokens(target):
+    model, ids = limited(make_drafting_model("llama", target)).double().train(), token_ids(2, 9)
+    ids[:, 5] = IDS[2]
+    output = model(input_ids=ids, labels=ids, output_last_hidden_state=True)
+    hidden, matrix = output.last_hidden_state, model.get_output_embeddings().weight
+    predicted = model.heads(hidden, torch.nn.functional.embedding(ids[:, 1:], matrix))
+    for n, embeddings in enumerate(predicted, start=1):
+        logits, wanted = (embeddings @ matrix[IDS].T)[:, :-1].flatten(0, 1), ids[:, n + 1 :].flatten()
+        losses = [row.logsumexp(dim=0) - row[token == IDS] for row, token in zip(logits, wanted, strict=True)]
+        assert 0 < sum(map(len, losses)) < len(losses)
+        torch.testing.assert_close(output.loss_parts[f"head_{n}"], torch.cat(losses).sum() / ids[:, 1:].numel())
+    plain = torch.nn.functional.cross_entropy((hidden @ matrix.T)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(output.loss_parts["next_token"], plain)
+    stored = model(input_ids=ids, labels=ids, last_hidden_state=hidden)
+    assert "next_token" not in stored.loss_parts
+    torch.testing.assert_close(stored.loss + plain / 2, output.loss)

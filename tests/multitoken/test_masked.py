@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, BertModel, EsmConfig, LongformerConfig, MobileBertConfig, XLMConfig
 
-from hf_targets import MultiTokenForMaskedLM, MultiTokenMaskedConfig
+from hf_targets import MultiTokenForMaskedLM
 from hf_targets.maths.differences import word_differences
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.masked import following_tokens
@@ -157,22 +157,3 @@ def test_heads_alone_come_back_on_their_base_model(load, tmp_path):
         model.save_pretrained(tmp_path / saved, heads_only=saved == "heads")
         with pytest.raises(ValueError, match=r"ensemble_weight must be None, got 0\.9"):
             AutoModelForMaskedLM.from_pretrained(tmp_path / saved, ensemble_weight=0.9)
-
-
-def test_wrong_arguments_are_told():
-    model, batch = make_masked_model(), masked_batch()
-    embeds = model.get_input_embeddings()(batch["input_ids"])
-    with pytest.raises(ValueError, match="taken from input_ids"):
-        model(inputs_embeds=embeds, labels=batch["labels"])
-    alone = make_masked_model(kind="masked_only")
-    embeds = alone.get_input_embeddings()(batch["input_ids"])
-    torch.testing.assert_close(alone(inputs_embeds=embeds, labels=batch["labels"]).loss, alone(**batch).loss)
-    for name in ("logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights"):
-        with pytest.raises(ValueError, match=name):
-            model(**batch, **{name: 1})
-    with pytest.raises(ValueError, match="labels"):
-        model(batch["input_ids"], labels=batch["labels"][:, 1:])
-    target = {"target": "embedding"}
-    for fields in ({"ngram_size": 0}, {"ensemble_weight": 0.1}, {"separate_output_heads": True, **target}):
-        with pytest.raises(ValueError, match=next(iter(fields))):
-            MultiTokenMaskedConfig(**fields)

@@ -242,22 +242,6 @@ def test_a_file_that_does_not_fit_is_told_and_no_code_of_it_is_run(change, confi
     assert not (tmp_path / "made-by-a-pickle").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "config", "told"),
-    [
-        (lambda s: s, {}, "left over: blocks.0.layers.0.bias"),
-        (lambda s: s, {"medusa_fc_bias": True, "original_lm_head": True}, "left over: lm_heads.1.weight"),
-        (lambda s: s, {"medusa_fc_bias": True, "num_heads": 4}, "declares 4"),
-        (lambda s: s, {"medusa_fc_bias": True, "logit_scale": 0.5}, "logit_scale"),
-        (lambda s: {**s, "token_map": torch.arange(9)}, {}, "token_map"),
-    ],
-)
-def test_a_file_that_vllm_would_read_otherwise_is_told(change, config, told, tmp_path):
-    folder = write(tmp_path / "vllm", change(vllm_tensors()), "model.safetensors", **config)
-    with pytest.raises(ValueError, match=told):
-        load_medusa_heads(folder, make_backbone("gpt2"))
-
-
 @pytest.mark.parametrize("file", ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"])
 def test_the_heads_of_a_whole_model_are_loaded_as_its_error_says(file, tmp_path):
     base, heads = make_backbone("llama"), medusa_tensors(2, own=True)

@@ -109,11 +109,3 @@ def test_rows_of_a_memory_can_change_places():
     turned = cache.memory(3, states)
     cache.target_probabilities(own[order, :5], states[order, :5], words[order, :5], turned)
     torch.testing.assert_close(found, cache.target_probabilities(*rest, turned))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("window", 0), ("theta", -1.0), ("theta", math.nan), ("weight", 1.0), ("weight", -0.1)]
-)
-def test_settings_out_of_range_are_refused(field, value):
-    with pytest.raises(ValueError, match=field):
-        NeuralCache(**{field: value})

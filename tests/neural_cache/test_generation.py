@@ -12,7 +12,6 @@ from hf_targets import NeuralCache, cache_processor
 from tests.awd_lstm.models import make_awd_lstm
 from tests.tiny_backbones import SMALL, left_padded, make_backbone, token_ids
 from tests.tiny_models import make_model
-from tests.tiny_seq2seq import make_pair_backbone
 
 CACHE = NeuralCache(window=6, theta=2.0, weight=0.6)
 NEW = {"max_new_tokens": 9, "eos_token_id": None, "pad_token_id": 0, "do_sample": False}
@@ -175,11 +174,3 @@ def test_a_model_whose_output_embeddings_read_another_state_is_refused():
     config = BertConfig(**SMALL, intermediate_size=64, is_decoder=True)
     with pytest.raises(ValueError, match="read something else than its last hidden states"):
         generate(BertLMHeadModel(config).eval(), token_ids(1, 5))
-
-
-def test_what_has_no_cache_is_refused():
-    model = make_backbone("gpt2")
-    with pytest.raises(ValueError, match="MarianMTModel has an encoder"), cache_processor(CACHE, make_pair_backbone()):
-        pass
-    with pytest.raises(ValueError, match="has no base model"), cache_processor(CACHE, model.base_model):
-        pass

@@ -9,11 +9,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingFiles, encoder_hash
 from hf_targets.training.lora import add_lora
-from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
-
-MORE = tuple(tuple(row) for row in (token_ids(40, 3, seed=7) % 40 + 1).tolist())
+from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids
 
 
 def fresh(model, vocabulary):
@@ -46,16 +44,6 @@ def test_kept_embeddings_are_those_of_each_phrase_alone(family, tied, encoded):
     assert grown.exists.tolist() == [[True, False, True, True, True, True]]
     assert_same(grown, fresh(model, vocabulary))
     assert (first.inputs is first.outputs) == tied
-
-
-def test_a_phrase_of_several_rows_is_encoded_once(encoded):
-    model = make_dynamic_model()
-    vocabularies = [make_vocabulary(), make_vocabulary((3, 4, 5), (1, 2)), make_vocabulary((9, 9, 9))]
-    with torch.no_grad():
-        table = model.phrase_table(vocabularies)
-    assert encoded == [len(PHRASES) + 1] == [len(table.inputs)]
-    assert table.exists.sum(dim=1).tolist() == [4, 2, 1]
-    assert table.slots[1, :2].tolist() == [table.slots[0, 1], table.slots[0, 0]]
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -167,49 +155,6 @@ def test_adapters_inside_the_encoder_have_embeddings_of_their_own():
     record("scaled")
     assert len({name for name, _ in found.values()}) == 4
     assert not any(torch.allclose(*pair) for pair in combinations([inputs for _, inputs in found.values()], 2))
-
-
-def test_embeddings_of_inference_mode_serve_other_modes():
-    model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), phrase_ids()
-    with torch.inference_mode():
-        expected = model(ids, phrases=vocabulary).logits
-    with torch.no_grad():
-        assert torch.equal(model(ids, phrases=vocabulary).logits, expected)
-        table = model.phrase_table(vocabulary)
-    model(ids, phrases=vocabulary, labels=ids).loss.backward()
-    model(ids, phrases=table, labels=ids).loss.backward()
-
-
-def test_too_many_phrases_drop_those_of_earlier_calls(encoded):
-    model = make_dynamic_model()
-    model._embeddings = PhraseEmbeddingCache(max_phrases=6)
-    first, second, third = make_vocabulary(*PHRASES[:4]), make_vocabulary(*MORE[:3]), make_vocabulary(*MORE)
-    with torch.no_grad():
-        expected = {vocabulary: fresh(model, vocabulary) for vocabulary in (first, second, third)}
-        encoded.clear()
-        for vocabulary in (first, first, second, second, first, third):
-            assert_same(model.phrase_table(vocabulary), expected[vocabulary])
-    assert encoded == [4, 3, 4, len(MORE)]
-
-
-def test_the_table_of_an_unchanged_vocabulary_is_not_made_again():
-    model, vocabulary = make_dynamic_model(), make_vocabulary(*PHRASES)
-    with torch.no_grad():
-        first, again = model.phrase_table(vocabulary), model.phrase_table([vocabulary])
-        assert first.slots is again.slots and again.output_rows is first.output_rows
-        vocabulary.remove([50])
-        vocabulary.add_token_ids([(1, 1)])
-        assert_same(model.phrase_table(vocabulary), fresh(model, vocabulary))
-        assert model.phrase_table(vocabulary).exists.tolist() == [[False, True, True, True, True]]
-        assert model.phrase_table(vocabulary, [2]).exists.tolist() == [[False, True, False, False, False]]
-
-
-def test_a_phrase_longer_than_the_encoder_reads_is_refused():
-    model, vocabulary = make_dynamic_model("gpt2"), make_vocabulary((1, 2), (3,) * 65, (4,) * 64)
-    with pytest.raises(ValueError, match="got 65 in phrase 51"):
-        model.phrase_table(vocabulary)
-    vocabulary.remove([51])
-    assert model.phrase_table(vocabulary).exists.tolist() == [[True, False, True]]
 
 
 def rows_of(model, *phrases):

@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 from hf_targets import DynamicVocabForCausalLM, PhraseFeed, PhraseIndex, PhraseVocabulary, train_bpe_tokenizer
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
 from tests.choices import on_clear_draws
-from tests.phrases.models import OTHERS, PHRASES, generate, make_phrase_model, random_vocabulary, vocabulary_of
+from tests.phrases.models import OTHERS, PHRASES, generate, make_phrase_model, vocabulary_of
 from tests.tiny_models import VOCAB, left_padded, make_backbone, token_ids
 from tests.trainer_runs import assert_same
 
@@ -108,18 +108,6 @@ def test_phrases_to_come_are_embedded_when_they_come(encoded):
     assert sum(encoded) in (15, 20)  # after three steps, three tokens or more
     model.generate(prompt, **how)
     assert sum(encoded) == 20
-
-
-def test_phrases_are_embedded_once_for_all_calls(encoded):
-    model, prompt = copy.deepcopy(make_phrase_model()), token_ids(1, 5)
-    first = model.generate(prompt, phrases=PHRASES, **GREEDY)
-    assert sum(encoded) == 20
-    grown = random_vocabulary(25)  # begins as the other does
-    for phrases in (PHRASES, [PHRASES], random_vocabulary(20), grown, OTHERS, grown):
-        model.generate(prompt, phrases=phrases, **GREEDY)
-    assert sum(encoded) == 25 + 7
-    how = {"phrases": PHRASES, "phrase_schedule": PhraseSchedule(1.0), **GREEDY}  # starts with all
-    assert torch.equal(first, model.generate(prompt, **how))
 
 
 class TwoAndOne(list):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria, TextIteratorStreamer, pipeline
+from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer, pipeline
 
 from tests.phrases.models import OTHERS, PHRASES, RAGGED, WORDS, make_phrase_model, vocabulary_of
 from tests.tiny_models import VOCAB, left_padded, make_dynamic_model, token_ids
@@ -127,17 +127,6 @@ def test_a_limit_on_steps_and_one_on_tokens_hold_both():
         assert len(write(*ids, max_new_tokens=steps, max_new_static_tokens=tokens)) == expected
 
 
-def test_a_limit_on_tokens_counts_those_behind_embeddings_of_a_prompt():
-    model = make_phrase_model()
-    embeds = model.get_input_embeddings()(token_ids(1, 5))
-    for phrases in (PHRASES, None):
-        text = model.generate(inputs_embeds=embeds, phrases=phrases, max_new_static_tokens=6, **PADDED)
-        ids = model.generate(token_ids(1, 5), phrases=phrases, max_new_static_tokens=6, **PADDED)
-        assert torch.equal(text, ids[:, 5:])
-    short = model.generate(inputs_embeds=embeds, max_length=8, max_new_static_tokens=6, **PADDED)
-    assert short.shape == (1, 3)
-
-
 @pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"max_new_static_tokens": 9}], ids=str)
 def test_a_phrase_streams_as_its_words(how):
     torch.manual_seed(0)
@@ -175,15 +164,6 @@ def test_a_text_that_may_end_earlier_is_refused_when_it_has_outgrown_the_positio
     assert model.generate(token_ids(1, 10), **limits, stopping_criteria=stop).shape == (1, 14)
     with pytest.raises(ValueError, match="did not end"):
         model.generate(token_ids(1, 10), **limits, stopping_criteria=[lambda ids, scores, **_: torch.tensor([False])])
-
-
-@pytest.mark.parametrize("phrases", [PHRASES, None], ids=["phrases", "tokens"])
-@pytest.mark.parametrize(("limits", "steps"), [({}, 6), ({"max_new_tokens": 3}, 3), ({"max_length": 8}, 4)])
-def test_limits_may_be_given_in_an_object(limits, steps, phrases):
-    how = {"max_new_static_tokens": 6, "phrases": phrases, "logits_processor": [Favour(5)]}
-    for given in ({"generation_config": GenerationConfig(**PADDED, **limits)}, {**PADDED, **limits}):
-        text = make_phrase_model().generate(token_ids(1, 4), **given, **how)
-        assert text[0, 4:].tolist() == [5] * steps
 
 
 @pytest.mark.parametrize("phrases", [PHRASES, [PHRASES, OTHERS]], ids=["shared", "one a row"])

@@ -127,17 +127,6 @@ def test_without_phrases_l_p_is_l_t_and_l_kl_is_zero():
     assert all(p.grad is not None for p in model.parameters())  # processes must agree on what has a gradient
 
 
-@pytest.mark.parametrize("count", [7, torch.tensor(7)])
-def test_every_part_is_divided_by_the_number_of_items_given(count):
-    model, batch = make_dynamic_model(), phrase_batch()
-    own = (batch["labels"][:, 1:] != IGNORED).sum().item()
-    default, given = model(**batch), model(**batch, num_items_in_batch=count)
-    torch.testing.assert_close(given.loss, default.loss * own / 7)
-    for name, part in given.loss_parts.items():
-        torch.testing.assert_close(part, default.loss_parts[name] * own / 7)
-        torch.testing.assert_close(given.row_losses[name], default.row_losses[name])
-
-
 def test_rows_one_by_one_add_up_to_the_batch():
     model = make_dynamic_model()
     batch = phrase_batch(num_rows=8)

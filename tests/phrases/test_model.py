@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM, PhraseVocabulary, repair_reformer
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, repair_reformer
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 from tests.memory import realigned
@@ -106,27 +106,6 @@ def test_a_ragged_batch_is_its_rows_alone():
     torch.testing.assert_close(together.row_losses["phrase"], torch.stack(losses).detach() * 9, **NEAR)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_on_either_side_changes_nothing(side):
-    model, vocabulary = make_dynamic_model("opt"), make_vocabulary()
-    rows = [phrase_ids(1, 7), phrase_ids(2, 12)[1:]]
-    ids, mask = torch.zeros(2, 12, dtype=torch.long), torch.zeros(2, 12, dtype=torch.long)
-    for number, row in enumerate(rows):
-        position = slice(12 - row.shape[1], None) if side == "left" else slice(row.shape[1])
-        ids[number, position], mask[number, position] = row[0], 1
-    together = model(
-        ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        labels=ids.masked_fill(mask == 0, IGNORED),
-        phrases=vocabulary,
-    )
-    for number, row in enumerate(rows):
-        alone = model(row, labels=row, phrases=vocabulary)
-        torch.testing.assert_close(together.logits[number][mask[number] == 1], alone.logits[0], **NEAR)
-        torch.testing.assert_close(together.row_losses["phrase"][number], alone.row_losses["phrase"][0], **NEAR)
-
-
 @torch.no_grad()
 def test_a_phrase_is_one_position_of_the_cache():
     model, vocabulary, ids = make_dynamic_model("llama"), make_vocabulary(), phrase_ids()
@@ -144,19 +123,6 @@ def test_a_phrase_is_one_position_of_the_cache():
             step = model(**given, phrases=vocabulary, past_key_values=cache, use_cache=True)
             torch.testing.assert_close(step.logits[:, 0], whole[:, index], **NEAR)
             assert cache.get_seq_length() == index + 1
-
-
-def test_only_the_logits_asked_for_are_made():
-    model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), phrase_ids()
-    whole = model(ids, phrases=vocabulary).logits
-    torch.testing.assert_close(model(ids, phrases=vocabulary, logits_to_keep=2).logits, whole[:, -2:])
-    positions = torch.tensor([1, 4])
-    torch.testing.assert_close(model(ids, phrases=vocabulary, logits_to_keep=positions).logits, whole[:, positions])
-    assert model(ids, phrases=vocabulary, skip_logits=True).logits is None
-    assert model.train()(ids, phrases=vocabulary, labels=ids).logits is None
-    assert model(ids, phrases=vocabulary, labels=ids, skip_logits=False).logits is not None
-    keys = {"loss", "loss_parts", "row_losses", "logits", "past_key_values"}
-    assert set(model.eval()(ids, phrases=vocabulary, labels=ids, use_cache=True)) == keys
 
 
 def test_logits_of_phrases_in_bfloat16_are_near_those_in_full_precision():
@@ -227,20 +193,6 @@ def test_a_training_batch_that_points_nowhere_or_has_something_else_beside_is_re
         batch[name] = change(given.clone())
     with pytest.raises(ValueError, match=name):
         MODEL(**batch)
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: DynamicVocabForCausalLM.from_base(make_backbone(), alpha=1), "alpha"),
-        (lambda: DynamicVocabForCausalLM.from_base(MODEL), "has a phrase encoder already"),
-        (lambda: DynamicVocabConfig(kl_support="all"), "kl_support"),
-        (lambda: DynamicVocabConfig(kl_loss_weight=-1.0), "kl_loss_weight"),
-    ],
-)
-def test_a_base_or_a_field_that_does_not_fit_is_refused(make, says):
-    with pytest.raises(ValueError, match=says):
-        make()
 
 
 def test_a_resized_model_reads_phrases_of_its_new_tokens_and_takes_the_tokenizer_that_has_grown_with_it():

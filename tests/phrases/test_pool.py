@@ -4,7 +4,7 @@ import pytest
 
 from hf_targets.phrases.mining.miner import MinedText
 from hf_targets.phrases.mining.ngrams import TokenNgrams
-from hf_targets.phrases.pool import PhrasePool, read_documents
+from hf_targets.phrases.pool import PhrasePool
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
@@ -40,17 +40,6 @@ def test_each_prompt_gets_the_phrases_of_its_nearest_documents():
         assert list(vocabulary) == list(expected)
 
 
-def test_a_document_is_mined_once_while_it_is_kept(mined):
-    pool = make_pool(num_documents=3)
-    first, again = pool.phrases_for(PROMPTS), pool.phrases_for(PROMPTS)
-    assert sorted(mined) == sorted(DOCUMENTS.values())
-    assert [phrases_in(one) for one in first] == [phrases_in(one) for one in again]
-    small = make_pool(num_documents=1, max_kept=1)
-    for _ in range(2):
-        small.phrases_for(["a dog ran", "the house"])
-    assert len(mined) == 3 + 4
-
-
 def test_a_text_that_changes_is_mined_again(mined):
     documents = dict(DOCUMENTS)
     pool = PhrasePool(documents, WORDS, TokenNgrams(2, 3), num_documents=3)
@@ -82,16 +71,3 @@ def test_a_collection_may_be_the_documents_and_the_retriever(tmp_path):
     for vocabulary, row in zip(pool.phrases_for(PROMPTS), collection.retrieve(PROMPTS, 2), strict=True):
         nearest = PhraseVocabulary.from_documents({name: collection[name] for name, _ in row}, WORDS, TokenNgrams(2, 3))
         assert phrases_in(vocabulary) == phrases_in(nearest)
-
-
-def test_documents_are_named_by_as_few_folders_as_tell_them_apart(tmp_path):
-    names = ("a/x.txt", "b/x.txt", "a/y.txt")
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"in {name}", encoding="utf-8-sig")
-    paths = [str(tmp_path / name) for name in names]
-    assert read_documents(paths[1:]) == {"x.txt": "in b/x.txt", "y.txt": "in a/y.txt"}
-    assert read_documents(paths) == {name: f"in {name}" for name in names}
-    (tmp_path / "empty").write_text(" \n")
-    with pytest.raises(ValueError, match="empty"):
-        read_documents([tmp_path / "empty"])

@@ -1,11 +1,9 @@
-import pytest
 import torch
 from accelerate.data_loader import SeedableRandomSampler
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import SequentialSampler
 
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.phrases.batches.collator import PhraseCollator
-from hf_targets.phrases.batches.negatives import InBatch, PreBatch
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.trainer import BEFORE_COLUMN, SEED_COLUMN, DrawnRows, RowDraw, RowDraws
 
@@ -39,25 +37,6 @@ def test_the_seed_of_a_row_depends_on_the_seed_the_epoch_and_the_row_alone():
     assert later[SEED_COLUMN] == drawn[2, 5]
     assert later["input_ids"] == ROWS[5]["input_ids"]
     assert [row[SEED_COLUMN] for row in later[BEFORE_COLUMN]] == [drawn[2, 3], drawn[2, 1]]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_batch_has_the_phrases_of_the_batches_before_whoever_made_them(num_workers):
-    def batches(num_before):
-        collate = PhraseCollator(WORDS, TokenNgrams(2, 4), negatives=[InBatch(), PreBatch(2)], min_gap=2)
-        assert collate.num_batches_before == 2
-        order = RowDraws(SequentialSampler(ROWS), epoch=lambda: 1, stride=2, num_before=num_before)
-        return DataLoader(DrawnRows(ROWS, 7), 2, sampler=order, collate_fn=collate, num_workers=num_workers)
-
-    def tables(batch):
-        return {tuple(batch["windows"][window, :size].tolist()) for window, size in batch["phrase_windows"].tolist()}
-
-    alone = [tables(batch) for batch in batches(0)]
-    together = [tables(batch) for batch in batches(2)]
-    assert len(alone) == 5
-    prefixes = [{entry[:end] for entry in table for end in range(2, len(entry) + 1)} for table in alone]
-    for number, table in enumerate(together):
-        assert table == alone[number].union(*prefixes[max(number - 2, 0) : number])
 
 
 def test_phrases_of_seeded_rows_leave_global_randomness_untouched():

@@ -3,18 +3,15 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from peft import PeftModel
 from torch.utils.data import SequentialSampler
-from transformers import AutoModelForCausalLM, default_data_collator
+from transformers import default_data_collator
 
 from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.negatives import InBatch, PreBatch, Prefixes
 from hf_targets.phrases.trainer import DrawnRows, RowDraw
-from hf_targets.training.lora import add_lora
 from tests import tiny_models
-from tests.memory import realigned
-from tests.tiny_models import make_backbone, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
+from tests.tiny_models import make_backbone, make_dynamic_model, token_ids
 from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights
 
 PARTS = ("loss_phrase", "loss_token", "loss_kl")
@@ -110,40 +107,6 @@ def test_a_plain_model_is_trained_and_scored_as_one_without_phrases(tmp_path):
     assert metrics["eval_perplexity"] != pytest.approx(before, rel=1e-3)
     assert "eval_best_path_perplexity" not in metrics
     assert not set(PARTS) & set(losses(plain)[0])
-
-
-def test_lora_trains_the_adapters_and_the_phrase_encoder_alone(tmp_path):
-    base = make_dynamic_model("llama")
-    before, vocabulary, ids = weights(base), make_vocabulary(), phrase_ids()
-    model = add_lora(base, 2, alpha=32, dropout=0.1)
-    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert all("backbone" in name for name in trainable if "lora_" in name)
-    assert any("lora_" in name for name in trainable)
-    assert all("lora_" in name or "phrase_encoder.modules_to_save.default." in name for name in trainable)
-    assert make_trainer(tmp_path, model).has_phrases
-    trainer = make_trainer(tmp_path, model, encoder_learning_rate=0.05, learning_rate=0.05)
-    trainer.train()
-    assert set(PARTS) <= set(losses(trainer)[0])
-    metrics = trainer.evaluate()
-    model.eval()
-    with torch.no_grad():
-        adapted = model(input_ids=ids, phrases=vocabulary).logits
-    model.save_pretrained(tmp_path / "adapter")
-    loaded = PeftModel.from_pretrained(make_dynamic_model("llama"), tmp_path / "adapter").eval()
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(input_ids=ids, phrases=vocabulary).logits, adapted)
-    merged = model.merge_and_unload()
-    merged.save_pretrained(tmp_path / "merged")
-    again = realigned(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
-    with torch.no_grad():
-        assert torch.equal(again(ids, phrases=vocabulary).logits, merged(ids, phrases=vocabulary).logits)
-        torch.testing.assert_close(again(ids, phrases=vocabulary).logits, adapted, rtol=1e-3, atol=1e-3)
-    perplexity = make_trainer(tmp_path, again).evaluate()["eval_perplexity"]
-    assert perplexity == pytest.approx(metrics["eval_perplexity"], rel=1e-3)
-    changed = {name for name, tensor in again.state_dict().items() if not torch.equal(tensor, before[name])}
-    linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    assert any(name.startswith("phrase_encoder.") for name in changed)
-    assert all(name.startswith("phrase_encoder.") or name.split(".")[-2] in linear for name in changed)
 
 
 def run_with_chance(folder, resume=None, **options):

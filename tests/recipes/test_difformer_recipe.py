@@ -37,12 +37,3 @@ def test_the_models_of_a_table_write_and_have_its_scores_on_their_cards(compared
     card = ModelCard.load(folder / "README.md")
     assert {one.metric_name: one.metric_value for one in card.data.eval_results}["chrf"] == results["chrf"]
     run_code(folder, folder.parent)
-
-
-def test_the_mean_of_the_best_checkpoints_is_scored_if_asked_for(tmp_path):
-    steps = ["--max_steps", "4", "--eval_strategy", "steps", "--save_strategy", "steps", "--eval_steps", "1"]
-    more = ["--save_steps", "1", "--save_total_limit", "3", "--average_checkpoints", "2", "--output_dir", tmp_path]
-    run_recipe("train_difformer", *SMALL, *steps, *more)
-    assert "bleu" in json.loads((tmp_path / "results.json").read_text())
-    state = json.loads((tmp_path / "trainer_state.json").read_text())
-    assert state["best_metric"] == max(log["eval_bleu"] for log in state["log_history"] if "eval_bleu" in log)

@@ -24,12 +24,6 @@ def test_each_field_shows_its_number_and_note_at_its_column_and_row():
     assert low < high  # rows go up
 
 
-def test_a_colour_means_the_same_number_in_all_panels():
-    figure = plot_heat_maps([panel([3.0, 2.0]), panel([9.0, 2.5])], **LABELS)
-    ranges = [axes.images[0].get_clim() for axes in figure.axes[:2]]
-    assert ranges == [(2.0, 9.0), (2.0, 9.0)]
-
-
 def test_what_is_not_finite_is_left_grey_and_takes_no_part_in_the_colours():
     axes = plot_heat_maps([panel([3.0, math.inf], [1.0, math.nan])], **LABELS).axes[0]
     assert axes.images[0].get_clim() == (1.0, 3.0)

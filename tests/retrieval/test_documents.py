@@ -82,15 +82,6 @@ def test_bad_documents_are_refused(make, documents):
         make(documents)
 
 
-@pytest.mark.parametrize(
-    ("queries", "k", "word"),
-    [("a query", 1, "list"), (["fine", " "], 1, "must have text"), (["fine"], 0, "k must"), ([None], 1, "None")],
-)
-def test_bad_queries_are_refused(queries, k, word):
-    with pytest.raises(ValueError, match=word):
-        DocumentRetriever.lexical(SHELF).retrieve(queries, k)
-
-
 def test_what_is_no_encoder_is_refused():
     with pytest.raises(ValueError, match="SentenceTransformer"):
         DocumentRetriever(SHELF, "all-MiniLM-L6-v2")
@@ -102,12 +93,3 @@ def test_vectors_that_are_not_finite_rows_one_a_text_are_refused(vectors):
     encoder.encode_document = lambda texts: vectors
     with pytest.raises(ValueError, match="finite vectors"):
         DocumentRetriever(SHELF, encoder)
-
-
-def test_queries_of_another_width_and_documents_without_words_are_refused():
-    encoder = LetterEncoder()
-    encoder.encode_document, encoder.encode_query = letters, lambda texts: torch.randn(len(texts), 3)
-    with pytest.raises(ValueError, match=r"\(1, 5\)"):
-        DocumentRetriever(SHELF, encoder).retrieve(["query"], 1)
-    with pytest.raises(ValueError, match="none of 2 has one"):
-        DocumentRetriever.lexical({"a": "?!", "b": "..."})

@@ -10,7 +10,11 @@ from tests.tiny_backbones import make_backbone
 KINDS: dict[str, dict[str, Any]] = {
     "words": {"ngram_size": 3},
     "curve": {"ngram_size": 3, "curve": {"num_control_points": 5, "degree": 2}},
-    "curves": {"ngram_size": 3, "curve": {"num_control_points": 5, "degree": 2, "num_curves": 2}},
+    "curves": {
+        "ngram_size": 3,
+        "curve": {"num_control_points": 5, "degree": 2, "num_curves": 2},
+        "residual": True,
+    },
 }
 """To each kind of prediction the fields of its configuration."""
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from tests.masked_diffusion.sampling.denoisers import MASK, canvas_of
 
 
@@ -41,20 +40,3 @@ IDS = [[1, MASK, 2]]
 def test_what_cannot_be_a_canvas_is_refused(ids, mask, max_length, word):
     with pytest.raises(ValueError, match=word):
         canvas_of(ids, mask, max_length)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"sampler": "ddpm"}, "ancestral"),
-        ({"num_steps": 0}, "num_steps"),
-        ({"sampler": "first_hitting", "tokens_per_step": 0}, "tokens_per_step"),
-        ({"sampler": "first_hitting", "num_steps": 4}, "num_steps"),
-        ({"sampler": "confidence", "num_steps": 4, "tokens_per_step": 2}, "both"),
-        ({"sampler": "entropy_bound"}, "entropy_bound"),
-        ({"sampler": "entropy_bound", "entropy_bound": float("nan")}, "got nan"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options, word):
-    with pytest.raises(ValueError, match=word):
-        make_sampler(**{"sampler": "cached", **options})

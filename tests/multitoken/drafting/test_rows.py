@@ -7,7 +7,7 @@ from transformers.generation.logits_process import (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
 )
-from transformers.generation.stopping_criteria import MaxLengthCriteria
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from hf_targets.multitoken.drafting.rows import Rows
 from hf_targets.multitoken.drafting.verification import Verified
@@ -62,3 +62,22 @@ def test_a_processor_may_hold_a_value_for_each_row_of_the_batch(chosen):
     for at, (row, text) in enumerate(zip(chosen.tolist(), texts, strict=True)):
         alone = RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=int(ignored[row]))
         assert torch.equal(processed[at : at + 1], alone(text, logits[at : at + 1]))
+
+
+def test_scores_and_logits_are_kept_of_the_words_that_stay_and_are_zero_beyond():
+    asked = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    rows = make_rows(criteria=[EosTokenCriteria([1])], **asked)
+    scores, logits = torch.rand(2, 2, 3, BATCH, VOCAB) + 1  # of what, round, step
+    tokens = torch.tensor([[4, 4, 4], [4, 1, 4], [4, 4, 4]])
+    rows.append(torch.arange(BATCH), Verified(tokens, torch.tensor([3, 3, 1]), tokens, [*scores[0]], [*logits[0]]))
+    active, tokens = torch.tensor([0, 2]), torch.full((2, 3), 4)
+    second = [[*steps[1][:, active]] for steps in (scores, logits)]
+    rows.append(active, Verified(tokens, torch.tensor([1, 2]), tokens, *second))
+    for got, given_steps in ((rows.scores(), scores), (rows.logits(), logits)):
+        kept = [[*given_steps[0, :3, 0], given_steps[1, 0, 0]], [*given_steps[0, :2, 1]]]
+        kept.append([given_steps[0, 0, 2], *given_steps[1, :2, 2]])
+        assert len(got) == 4
+        for step in range(4):
+            for row in range(BATCH):
+                expected = kept[row][step] if step < len(kept[row]) else torch.zeros(VOCAB)
+                assert torch.equal(got[step][row], expected)

@@ -182,14 +182,3 @@ def test_phrases_that_complete_a_sequence(vocabulary, text, sequences):
 def test_phrases_that_repeat_an_ngram(vocabulary, text, size):
     expected = slots_where(vocabulary, lambda phrase: repeats_ngram(text, list(phrase), size))
     assert PhraseLookup(vocabulary).repeating_ngrams(text, size) == expected
-
-
-def test_a_change_of_a_vocabulary_is_seen_and_its_index_is_made_once_for_each_state():
-    vocabulary = vocabulary_of([1, 2])
-    lookup = PhraseLookup.of(vocabulary)
-    assert PhraseLookup.of(vocabulary) is lookup
-    vocabulary.add_token_ids([[1, 2, 3]])
-    vocabulary.remove([VOCAB])
-    for found in (PhraseLookup.of(vocabulary), PhraseLookup(vocabulary)):
-        assert found.beginning_with([1]) == found.containing([1, 2]) == found.standing_in([1, 2, 3]) == {1}
-    assert lookup.beginning_with([1]) == {0}

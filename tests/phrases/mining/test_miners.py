@@ -8,7 +8,6 @@ from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.miner import _STOP, MarkablePhrases, MiningTask, _next_characters, sentence_ends
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
-from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from tests.small_tokenizers import BPE
 from tests.tiny_models import VOCAB
 from tests.tiny_models import WORDS as NUMBERED
@@ -40,21 +39,6 @@ def test_a_miner_from_outside_gives_a_training_its_phrases():
     batch = collator([{"input_ids": list(range(1, 9))}])
     assert isinstance(collator.miner, Pairs)
     assert (batch["phrase_targets"] >= VOCAB).sum() >= 2
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda name: PhraseVocabulary.from_documents(["a cat"], BPE, name),
-        lambda name: PhraseCollator(BPE, name),
-        MarkablePhrases,
-    ],
-)
-def test_the_name_of_a_miner_is_refused_where_a_miner_is_due(act):
-    with pytest.raises(ValueError, match="MINERS"):
-        act("words")
-    with pytest.raises(ValueError, match="MINERS"):
-        act(WordNgrams)
 
 
 def read_nothing():
