@@ -42,12 +42,9 @@ _SWITCHES = ("output_attentions", "output_hidden_states")
 
 
 def check_fields(config: PreTrainedConfig) -> None:
-    """Check that each field declared by a class of ours has a value of the declared type.
+    """Raise a ValueError if a field declared by a class of ours has a value of another type.
 
     A float may be given as an integer; True and False are no integers. A field of several literals must be one of them.
-
-    Raises:
-        ValueError: If a value is of another type, with the field, the types that it may have, and the value.
     """
     names = {field.name for field in fields(config)}  # pyright: ignore[reportArgumentType]
     for cls in type(config).__mro__:

@@ -21,13 +21,10 @@ _NOT_FOR_MASKED = ("shift_labels", "logits_to_keep", "past_key_values", "ensembl
 
 
 def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) -> None:
-    """Check that a count of targets comes with labels.
+    """Raise a ValueError if a count of targets comes without labels.
 
     With `label_smoothing_factor` or `compute_loss_func`, Trainer removes the labels but not the count, and computes its
     own loss from the logits, which would train only the prediction of the next token.
-
-    Raises:
-        ValueError: If there is a count and no labels.
     """
     if num_items_in_batch is not None and not has_labels:
         raise ValueError(
@@ -169,16 +166,13 @@ def check_segments(token_type_ids: Tensor | None, hint: str = "give the tokenize
 
 
 def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None, name: str = "attention_mask") -> None:
-    """Check that a mask covers every cached position and every position of the text.
+    """Raise a ValueError if a mask does not cover every cached position and every position of the text.
 
     Masks of four dimensions, and objects that are not tensors, are for the backbone and are not checked. Nor are masks
     for a cache that is not dynamic: it has more slots than positions, and the mask may cover all slots.
 
     Args:
         text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
-        name: The name of the mask, for the error.
-    Raises:
-        ValueError: If the mask has another shape.
     """
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() == 4:
         return

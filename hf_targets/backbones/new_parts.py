@@ -26,13 +26,7 @@ def new_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def check_no_adapters(model: nn.Module, what: str) -> None:
-    """Check that no layer of a model has an adapter of peft.
-
-    Args:
-        what: What cannot be done with adapters, in the error.
-    Raises:
-        ValueError: If one has.
-    """
+    """Raise a ValueError, which tells what cannot be done then, if a layer of a model has an adapter of peft."""
     for name, module in model.named_modules():
         if hasattr(module, "base_layer") or hasattr(module, "original_module"):
             raise ValueError(

@@ -98,13 +98,10 @@ def load_published(
 
 
 def check_options(options: Mapping[str, Any], must_be: Mapping[str, tuple[Any, Any]], name: str) -> None:
-    """Check that a model was trained as ours is.
+    """Raise a ValueError if a model was trained with another option than ours is.
 
     Args:
-        options: Of the published program.
         must_be: What each option must be, and what it is where it is not among the options.
-    Raises:
-        ValueError: If an option is another.
     """
     for option, (needed, default) in must_be.items():
         if (value := options.get(option, default)) != needed:
@@ -219,16 +216,10 @@ def read_training_checkpoint(file: Path) -> dict[str, Any]:
 
 
 def chosen_dtype(dtype: Any, of_checkpoint: Mapping[str, Any] | None = None) -> torch.dtype | None:
-    """Return the type of numbers that a model is loaded with; None for that of new models.
+    """Return the type of numbers that a model is loaded with, for a type, its name, "auto" or None (of new models).
 
     Args:
-        dtype: None, a type or its name, or "auto" for that of the checkpoint.
-        of_checkpoint: Its tensors; None, where only `dtype` is to be checked.
-    Raises:
-        ValueError: If it is no type of floating-point numbers.
-
-    >>> chosen_dtype("bfloat16")
-    torch.bfloat16
+        of_checkpoint: Tensors that tell the type of "auto"; None, where only `dtype` is to be checked.
     """
     if dtype is None:
         return None

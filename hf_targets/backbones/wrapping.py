@@ -242,12 +242,7 @@ def is_trained(base: PreTrainedModel) -> bool:
 
 
 def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:
-    """Move the part that a target adds to the device and type of the output matrix, and set `hf_device_map`.
-
-    Args:
-        model: A wrapper of `base`.
-        new_part: The name of the submodule.
-    """
+    """Move the part that a target adds to the device and type of the output matrix, and set `hf_device_map`."""
     output = output_embedding(base)
     device = execution_device(output)
     getattr(model, new_part).to(device=device, dtype=output.weight.dtype)

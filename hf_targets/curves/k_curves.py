@@ -14,18 +14,12 @@ class CurveMixture(nn.Module):
     Args:
         dim: Width of the hidden states.
         num_curves: K, at least 2.
-    Raises:
-        ValueError: With fewer than two curves.
     Source: Heo and Choi, "Sentence Curve Language Models", section 4.2 and figure 2. The paper says only that the
         network is shallow; ours has one hidden layer as wide as the model.
     """
 
     def __init__(self, dim: int, num_curves: int) -> None:
         super().__init__()
-        if num_curves < 2:
-            raise ValueError(
-                f"a choice among curves needs at least 2 of them, got num_curves={num_curves}; leave CurveMixture out"
-            )
         self.num_curves = num_curves
         self.tokens = nn.Parameter(torch.empty(num_curves, dim))
         # no bias in the last layer: it would shift all K scores equally

@@ -24,8 +24,7 @@ class SentenceCurve(nn.Module):
     result has the type of the input. TF32 is used if you switch it on: leave it off for long texts.
 
     The module has no parameters and no buffers. Matrices are computed when a length first occurs, and cached for all
-    models of the process; beyond 1 GiB the oldest are dropped. The matrices of all lengths up to 256 take
-    258 MiB in float32 with the defaults.
+    models of the process; beyond 1 GiB the oldest are dropped.
 
     With a fixed width, `torch.compile` makes one graph; if the width changes, the graph breaks at the matrix look-up.
 
@@ -70,11 +69,7 @@ class SentenceCurve(nn.Module):
         return self._map(1, control_points, length, lengths)
 
     def check(self, length: int) -> None:
-        """Check that a curve can represent texts of `length` tokens.
-
-        Raises:
-            ValueError: If it cannot.
-        """
+        """Raise a ValueError if a curve cannot represent texts of `length` tokens."""
         _compute(self.config, length, warn=False)
 
     def keep(self, lengths: Tensor, length: int) -> Tensor:

@@ -34,9 +34,8 @@ class TokenBatchSampler(Sampler[list[int]]):
     Rows are sorted by length, and cut into batches. With `shuffle` rows of equal length change places and batches come
     in random order, by seed and epoch; all epochs have the same number of batches.
 
-    It is the `batch_sampler` of a `DataLoader`. `accelerate` deals the batches out to the processes in turn, and calls
-    `set_epoch`, but for one case: in the epoch that a run on several processes resumes. Call `set_epoch` there, as our
-    trainers of pairs do.
+    It is the `batch_sampler` of a `DataLoader`. `accelerate` calls `set_epoch`, but not in the epoch that a run on
+    several processes resumes (`EpochCallback`).
 
     Args:
         lengths: Tokens of each row, 1 or more; of a pair, those of its longer side (`pair_lengths`).

@@ -23,10 +23,9 @@ def pack_blocks(
     stride `block_size - 1` makes every token but the very first a target exactly once. Padding, on the right of the
     last block alone, has attention mask 0 and label -100.
 
-    `num_words` is how many words begin in the block's targets, so that perplexity per word is exp(summed loss / summed
-    words): words between white space and line ends, as is the convention of word-level perplexities. Their sum is the
-    same for every tokenizer, that of the whole text but for its first word, which nothing predicts. A word begins in
-    the first token to end after its first character.
+    `num_words` is how many words, between white space and line ends, begin in the block's targets, so that perplexity
+    per word is exp(summed loss / summed words). Their sum is the same for every tokenizer. A word begins in the first
+    token to end after its first character.
 
     Args:
         texts: A data set with a column `text`; rows are tokenized one by one, without special tokens.

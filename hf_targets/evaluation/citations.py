@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from hf_targets.data.words import check_texts
 from hf_targets.evaluation.sentences import punkt_sentences
@@ -67,15 +67,13 @@ def mean_citation_scores(
     answers: Sequence[str],
     documents: Sequence[Sequence[Mapping[str, str]]],
     entails: Callable[[str, str], bool],
-    *,
-    at_most: int | None = 3,
-    after_stop: AfterStop = "next",
-    split: Callable[[str], list[str]] = punkt_sentences,
+    **settings: Any,
 ) -> tuple[float, float]:
     """Return the means of `citation_scores` over answers with a sentence; each pair of texts is judged once.
 
     Args:
         documents: Those of each answer.
+        settings: Those of `citation_scores`.
     Raises:
         ValueError: As `citation_scores`, or if there is no answer with a sentence, or not as many lists of documents.
     """
@@ -83,7 +81,7 @@ def mean_citation_scores(
     if len(answers) != len(documents):
         raise ValueError(f"each answer needs its documents, got {len(answers)} answers and {len(documents)} lists")
     judge = cache(entails)
-    each = (_scores(*both, judge, at_most, after_stop, split) for both in zip(answers, documents, strict=True))
+    each = (_scores(*both, judge, **settings) for both in zip(answers, documents, strict=True))
     scores = [found for found in each if found is not None]
     if not scores:
         raise ValueError("citations are scored in answers with a sentence, and there is none; give other answers")
@@ -95,9 +93,9 @@ def _scores(
     answer: str,
     documents: Sequence[Mapping[str, str]],
     entails: Callable[[str, str], bool],
-    at_most: int | None,
-    after_stop: AfterStop,
-    split: Callable[[str], list[str]],
+    at_most: int | None = 3,
+    after_stop: AfterStop = "next",
+    split: Callable[[str], list[str]] = punkt_sentences,
 ) -> tuple[float, float] | None:
     """Return recall and precision; None if there is no sentence."""
     if (at_most is not None and at_most < 1) or after_stop not in get_args(AfterStop):

@@ -125,8 +125,7 @@ def continue_prefixes(
 
     Args:
         before: Tokens that the model reads before each prefix, such as a message that asks for the text
-            (`data.prompts.encode_prompt`); they are no part of it. By default the prefix stands alone, as in the human
-            text that continuations are compared with.
+            (`data.prompts.encode_prompt`); they are no part of it.
         prepare: Called with the prefixes of each batch and `new_tokens`. It returns arguments of `generate` for the
             batch, and for each row a function from the id of a step to its static tokens. None: each step is a static
             token.

@@ -84,11 +84,7 @@ def gradient_diversity(
 
 
 def rows_of(batch: Batch) -> list[Batch]:
-    """Return the rows of a batch, each as a batch of its own; a cache in it is copied for each row.
-
-    Raises:
-        ValueError: If its tensors have different numbers of rows.
-    """
+    """Return the rows of a batch, each as a batch of its own; a cache in it is copied for each row."""
     # a sample's loss is divided by its own targets
     given = {name: value for name, value in batch.items() if name != "num_items_in_batch"}
     counts = {name: len(value) for name, value in given.items() if _is_of_row(value)}

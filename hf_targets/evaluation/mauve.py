@@ -36,11 +36,8 @@ def mauve_score(
     """Return the MAUVE score of generated texts against references, in [0, 1]; the papers print it times 100.
 
     Compare scores only of as many texts, with the same feature model, scaling and length. A score of fewer than about
-    1,000 texts is noisy and too high. The seed is of the clustering: several show how much the score depends on it.
-
-    There is a cluster for each ten texts, and a few clusters hold good and bad texts alike: with 20 texts a side two
-    halves of a text may have .75, and a text against itself in random order of words 1.00. From 100 texts on the ranges
-    of ten draws do not meet (recipes/LOG.md), so fewer are refused.
+    1,000 texts is noisy and too high. The seed is of the clustering: several show how much the score depends on it. Of
+    fewer than 100 texts, clusters are too few to tell good texts from bad ones (recipes/LOG.md).
 
     Args:
         texts: Generated texts with their prefixes.

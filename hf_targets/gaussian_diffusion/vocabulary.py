@@ -36,11 +36,7 @@ class Vocabulary:
         return resized
 
     def check_vocabulary(self) -> None:
-        """Check that no adapter is on the embedding.
-
-        Raises:
-            ValueError: If there is one: it would not be in the output matrix.
-        """
+        """Raise a ValueError if an adapter is on the embedding: it would not be in the output matrix."""
         if not isinstance(self.embed_tokens, nn.Embedding):
             raise ValueError(
                 "one matrix serves source, text and output, and an adapter on embed_tokens would not be in the output; "

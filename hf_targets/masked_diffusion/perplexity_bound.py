@@ -38,10 +38,8 @@ class EvaluationNoise:
     """The times and masks for evaluating a data set; those of a row do not depend on its batch.
 
     Draw k gives row i of n the time s + (1 - s) ((u_k + pi_k(i) / n) mod 1), with u_k uniform, pi_k a permutation and
-    s = 1e-3. The time of each row is uniform in [s, 1]; the times of a draw are spread evenly, which lowers the
-    variance of the mean. Discrete time has s = 0 and rounds up to a multiple of 1/T. Draws are independent, so the
-    deviation of their means estimates the error. The seed determines all numbers; the global random state is neither
-    used nor changed.
+    s = 1e-3: the times of a draw are spread evenly, which lowers the variance of the mean. Discrete time has s = 0 and
+    rounds up to a multiple of 1/T. Draws are independent. The seed determines all numbers.
 
     Args:
         model: Its schedule, mask and number of time steps are used.
@@ -124,10 +122,7 @@ class EvaluationNoise:
 
 
 def mean_bound(row_nelbos: Tensor, num_tokens: int) -> tuple[float, float | None]:
-    """Return the bound in nats per token, and its standard error over draws (None with one draw).
-
-    The bound of draw k on the whole data set is D_k = sum over rows / tokens. The result is the mean of the K draws,
-    with the standard error sqrt(var(D) / K); the variance is unbiased.
+    """Return the bound in nats per token, the mean of all draws, and its standard error over draws (None with one).
 
     Args:
         row_nelbos: (rows, draws), the output of `EvaluationNoise.row_nelbos` for all rows.

@@ -208,14 +208,7 @@ def check_one_protocol(found: Set[Columns], where: str = "") -> None:
 
 
 def check_num_tokens(row: Mapping[str, Any], index: int) -> None:
-    """Check that a row has a label for each of its `num_tokens` of text.
-
-    Args:
-        row: With `input_ids`, and maybe `labels` (the ids, if left out), `attention_mask` and `num_tokens`.
-        index: Of the row among all, for the error.
-    Raises:
-        ValueError: If it has not, as when the row was cut after it was counted.
-    """
+    """Raise a ValueError if a row lacks a label for one of its `num_tokens` of text, as when it was cut since."""
     if row.get(NUM_TOKENS) is None:
         return
     counted = torch.as_tensor(row.get("labels", row["input_ids"])) != IGNORED

@@ -113,12 +113,10 @@ class DiffusionTrainer(AveragedTrainer):
     target. `attention_mask` hides padding, and `may_mask` lets tokens be masked that are not targets. Training data may
     also have `timesteps`: then their `input_ids` are masked already.
 
-    **Evaluation** reports:
-
-    - `nelbo`, the negative evidence lower bound in nats per token of text, masked or not. The number of tokens is the
-      sum of `num_tokens`, or without that column the number of labels other than -100.
-    - `perplexity` = exp(nelbo), and with a column `num_words` also `word_perplexity`.
-    - With 2 draws or more: `nelbo_standard_error`, and `nelbo_margin`, half the width of the 95% interval.
+    An evaluation reports `nelbo`, the negative evidence lower bound in nats per token of text, masked or not (their
+    number is the sum of `num_tokens`, or without that column that of labels other than -100); `perplexity` =
+    exp(nelbo), and with a column `num_words` also `word_perplexity`; and with 2 draws or more `nelbo_standard_error`
+    and `nelbo_margin`, half the width of the 95% interval.
 
     `evaluate(rows, metric_key_prefix="test")` uses `test_draws`; with any other prefix it uses `evaluation_draws`.
     Times and masks depend only on the row and the draw, for any batch size and number of processes. Compare figures

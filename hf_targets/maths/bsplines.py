@@ -77,8 +77,6 @@ def inverse_matrix(
         ValueError: If an argument is outside its range, or B does not have rank L and `rank_deficient` is None.
     Source: Heo and Choi, "Sentence Curve Language Models", section 4.1.
     """
-    if rank_deficient not in (None, "pseudo_inverse"):
-        raise ValueError(f'rank_deficient must be None or "pseudo_inverse", got {rank_deficient!r}')
     design = _design(num_points, num_control_points, degree, margin)
     blocks = split(design) if degree else (design, design[:0, :0])
     factors = [_qr(block) for block in blocks]
@@ -105,17 +103,11 @@ def _design(num_points: int, num_control_points: int, degree: int, margin: float
     From degree 1 on it is exactly the same from either end. Of degree 0 it is not, as a point on a knot belongs to the
     control point after it.
     """
-    if num_points < 1:
-        raise ValueError(f"a curve needs at least 1 point, got num_points={num_points}")
-    if degree < 0:
-        raise ValueError(f"degree must be 0 or more, got {degree}")
     if num_control_points <= degree:
         raise ValueError(
             f"a degree-{degree} curve needs at least {degree + 1} control points, got {num_control_points}; raise "
             "num_control_points or lower degree"
         )
-    if not 0 <= margin < 0.5:
-        raise ValueError(f"margin must be in [0, 0.5), got {margin}")
     inner = np.linspace(0, 1, num_control_points - degree + 1)
     knots = np.concatenate([np.zeros(degree), inner, np.ones(degree)])
     points = np.linspace(margin, 1 - margin, num_points) if num_points > 1 else np.array([0.5])

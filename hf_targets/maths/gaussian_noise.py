@@ -10,15 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from hf_targets.maths.torch_modes import compiled_constant, without_autocast
-
-GaussianScheduleName = Literal["sqrt", "linear", "cosine"]
 
 _MOST_NOISE = 0.999
 """The largest share of signal that a single step removes."""
@@ -60,14 +57,8 @@ def signal_shares(name: str, num_steps: int) -> Float[Tensor, "steps"]:
     | `linear` | exp(-9.95 t^2 - .1 t)                 |
     | `cosine` | cos^2(pi / 2 * (t + .008) / 1.008)    |
 
-    Raises:
-        ValueError: If no schedule has that name, or there is no step.
     Source: Li et al. 2022, "Diffusion-LM" (`sqrt`); the published program of Difformer.
     """
-    if name not in _SHARES:
-        raise ValueError(f"a schedule is one of {', '.join(get_args(GaussianScheduleName))}, got {name!r}")
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
     share = _SHARES[name]
     kept = [max(share((step + 1) / num_steps) / share(step / num_steps), 1 - _MOST_NOISE) for step in range(num_steps)]
     return torch.tensor(kept, dtype=torch.float64, device="cpu").cumprod(dim=0)
@@ -130,14 +121,11 @@ def cedi_steps(num_steps: int, *, told_end: float = 0.99, end: float = 1e-3) -> 
     deviation leave.
 
     Raises:
-        ValueError: If there is no step, or an end is not in (0, 1].
+        ValueError: If there is no step.
     Source: Ye et al. 2023, "DINOISER", section 4.2 (CEDI).
     """
     if num_steps < 1:
         raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
-    for name, value in (("told_end", told_end), ("end", end)):
-        if not 0 < value <= 1:
-            raise ValueError(f"{name} must be in (0, 1], got {value}")
     steps = []
     for index in range(num_steps):
         told = 1.0 + (told_end - 1.0) * index / num_steps

@@ -145,9 +145,7 @@ class NoiseSchedule:
         Args:
             t: Multiples of 1/T above 0, as `discrete_times` returns.
             num_steps: T. As it grows, the result approaches `weight`.
-        Raises: ValueError if `num_steps` is below 1.
         """
-        _check_num_steps(num_steps)
         return num_steps * (1 - self.masked(t - 1 / num_steps) / self.masked(t))
 
     def time_of_masked(self, masked: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
@@ -204,13 +202,8 @@ def antithetic_times(
     Args:
         generator: Source of the random numbers, on its own device: a seed gives the same times for every `device`.
         device: Device of the result; None: that of the generator, or torch's default device.
-    Raises: ValueError if `count` is below 1 or `smallest` is not in [0, 1).
     Source: Sahoo et al. 2024, its published program.
     """
-    if count < 1:
-        raise ValueError(f"count must be at least 1, got {count}; an empty batch has no times")
-    if not 0 <= smallest < 1:
-        raise ValueError(f"smallest must be in [0, 1), as times are in [smallest, 1], got {smallest}")
     uniform = drawn(torch.rand, (count,), generator, device)
     parts = (torch.arange(count, device=uniform.device) + uniform) / count
     return smallest + (1 - smallest) * parts
@@ -221,15 +214,8 @@ def discrete_times(t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, 
 
     Args:
         num_steps: T.
-    Raises: ValueError if `num_steps` is below 1.
     """
-    _check_num_steps(num_steps)
     return (t * num_steps).ceil().clamp(min=1) / num_steps
-
-
-def _check_num_steps(num_steps: int) -> None:
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1, got {num_steps}; for continuous time give None, not 0")
 
 
 def mask_tokens(

@@ -122,21 +122,6 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
         finally:
             self.data_collator = training
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Compute the loss of a model of ours as `MultiTokenTrainer` does, and that of any other from its logits.
-
-        BERT and its kin divide their loss by the targets of a part of a step, whatever the count of the whole step.
-        """
-        if not self._model_smooths_labels:
-            return self._loss_of_plain(model, inputs, return_outputs, num_items_in_batch)
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, each row's negative log-likelihood of masked tokens (rows, 1), and how many there are."""
         return TargetTrainer.row_losses(self, model, inputs)

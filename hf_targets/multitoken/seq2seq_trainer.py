@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     DataCollatorForSeq2Seq,
     EvalPrediction,
@@ -81,21 +81,6 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
         if not self.args.predict_with_generate:
             self.gather_function = self.accelerator.gather_for_metrics
         return super().evaluation_loop(*args, **kwargs)
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Compute the loss of a model with heads as `MultiTokenTrainer` does, and that of a plain one from its logits.
-
-        Marian, BART and T5 divide their loss by the targets of a part of a step, whatever the count of the whole step.
-        """
-        if self.has_heads:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        return self._loss_of_plain(model, inputs, return_outputs, num_items_in_batch)
 
     def prediction_step(
         self,

@@ -265,10 +265,19 @@ class MultiTokenTrainer(TargetTrainer):
         if own is not None:
             self.model.forward = own
 
-    def _loss_of_plain(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, num_items_in_batch: Tensor | int | None
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of a plain model by its logits, each of which is for the label of its own position."""
+        """Compute the loss as Trainer does; that of a plain model whose labels are not shifted, from its logits.
+
+        BERT, Marian, BART and T5 divide their loss by the targets of a part of a step, whatever the count of the whole.
+        """
+        if self.shifts_labels or self._model_smooths_labels:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         inputs = {name: value for name, value in inputs.items() if name not in self.count_columns}
         outputs, of_logits = model(**inputs), self.label_smoother or self._loss_of_logits
         loss = of_logits(outputs, inputs["labels"], num_items_in_batch=num_items_in_batch)

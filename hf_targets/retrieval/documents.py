@@ -87,11 +87,7 @@ class DocumentRetriever:
 
 
 def check_documents(documents: Mapping[str, str]) -> None:
-    """Check that there are documents, each with text.
-
-    Raises:
-        ValueError: If `documents` is no mapping, there is no document, or one has no text.
-    """
+    """Raise a ValueError if `documents` is no mapping, there is no document, or one has no text."""
     if not isinstance(documents, Mapping) or not documents:
         raise ValueError(
             f"documents must be one text or more by id, got a {type(documents).__name__}: {documents!r:.40}"
@@ -103,11 +99,7 @@ def check_documents(documents: Mapping[str, str]) -> None:
 
 
 def check_queries(queries: Sequence[str], k: int) -> None:
-    """Check the arguments of `retrieve`.
-
-    Raises:
-        ValueError: If `queries` is no list of texts or holds one without text, or `k` is no number of 1 or more.
-    """
+    """Raise a ValueError if `queries` is no list of texts or holds one without text, or `k` is not 1 or more."""
     check_texts(queries, "queries")
     if not all(map(str.strip, queries)):
         raise ValueError(f"a query must have text, got {list(queries)!r:.60}; leave out empty ones")

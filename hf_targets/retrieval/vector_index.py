@@ -103,16 +103,6 @@ class VectorIndex:
         scores, numbers = self.index.search(vectors.numpy(), min(k, len(self)))
         return torch.from_numpy(scores).to(queries.device), torch.from_numpy(numbers).to(queries.device)
 
-    def recall(self, queries: Tensor, embeddings: Tensor, k: int) -> float:
-        """Return the share, in [0, 1], of the exact top `k` of each query (rows, dim) that `search` finds.
-
-        Args:
-            embeddings: What the index was built from.
-        """
-        best = (queries.float() @ embeddings.float().T).topk(min(k, len(self)), dim=1).indices
-        found = self.search(queries, k)[1]
-        return (found[:, :, None] == best[:, None]).any(dim=2).double().mean().item()
-
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index and a JSON file to `folder`, made if missing; a failure or a kill leaves what was.
 

@@ -208,12 +208,7 @@ def texts_of(keep: Tensor, position_ids: Tensor) -> Tensor:
 
 
 def check_segments_of(text: Tensor, size: int, attention_mask: Tensor | None, position_ids: Tensor | None) -> None:
-    """Check that a text fills segments, each from its beginning, and that none of them has two texts in it.
-
-    Raises:
-        ValueError: If its length is not a multiple of `size`, padding comes before text, or positions restart inside a
-            segment (values are checked on a CPU only).
-    """
+    """Raise a ValueError if a text does not fill segments, each from its beginning, or one has two texts in it."""
     time = text.shape[1]
     if time % size:
         raise ValueError(

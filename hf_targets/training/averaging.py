@@ -93,8 +93,7 @@ class WeightAverage(ABC):
     def save(self, file: Path) -> None:
         """Write what resuming needs beside a checkpoint of the averaged model: its raw weights, and the updates so far.
 
-        The average is written too where the model's type is narrower than the average's, so that its checkpoint has
-        but a rounded one.
+        The average is written too where the model's type is narrower, so that its checkpoint has a rounded one.
         """
         tensors = {_NUM_UPDATES: torch.tensor(self.num_updates)}
         for name, parameter in self._parameters.items():

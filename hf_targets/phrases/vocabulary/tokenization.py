@@ -61,10 +61,9 @@ def character_ends(
 ) -> list[int]:
     """Return how many characters of the text of `ids` are complete after its first n tokens, for each n.
 
-    A character is complete if the text of the first n tokens and the whole text agree on it and on all before it. So a
-    character of several tokens is complete after the last of them, and a tokenizer may treat the beginning of a text
-    in its own way. The time is linear in the text, since only tokens near the n-th are decoded. The first n tokens are
-    all decoded only where the text of the nearby tokens is not found in the whole text.
+    A character is complete if the text of the first n tokens and the whole text agree on it and on all before it. The
+    time is linear in the text, since only tokens near the n-th are decoded; the first n tokens are all decoded only
+    where the text of the nearby tokens is not found in the whole text.
 
     Args:
         num_tokens: The values of n, in ascending order.
