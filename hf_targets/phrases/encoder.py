@@ -124,7 +124,9 @@ class PhraseEncoder(nn.Module):
             inputs, outputs: The backbone's input and output embedding.
         """
         projections: list[Any] = [self.input_projection, self.output_projection]
-        lasts = [one[-1] if isinstance(one, nn.Sequential) else one for one in projections if one is not None]
+        lasts: list[Any] = [
+            one[-1] if isinstance(one, nn.Sequential) else one for one in projections if one is not None
+        ]
         if self.starts_as_tokens:
             for last in lasts:
                 last.weight.zero_()
