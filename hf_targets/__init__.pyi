@@ -50,8 +50,8 @@ from .figures.learning_curves import plot_gradient_diversity as plot_gradient_di
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
 from .gaussian_diffusion.distillation import distill as distill
-from .gaussian_diffusion.fairseq_dictionary import fairseq_tokenizer as fairseq_tokenizer
 from .gaussian_diffusion.model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
+from .gaussian_diffusion.published import fairseq_tokenizer as fairseq_tokenizer
 from .gaussian_diffusion.selection import LikelihoodRescorer as LikelihoodRescorer
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
 from .gaussian_diffusion.trainer import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments

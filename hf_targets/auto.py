@@ -15,7 +15,7 @@ from transformers.pipelines import SUPPORTED_TASKS
 
 from hf_targets.awd_lstm.backbone import AwdLstmModel
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
-from hf_targets.backbones.wrapping import headless, no_classifier
+from hf_targets.backbones.wrapping import headless
 from hf_targets.crammed_bert.backbone import CrammedBertModel
 from hf_targets.crammed_bert.model import CrammedBertForMaskedLM, CrammedBertForSequenceClassification
 from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration, DifformerModel
@@ -50,8 +50,6 @@ def register() -> None:
         AutoConfig.register(config.model_type, config, exist_ok=True)
         auto_class.register(config, model, exist_ok=True)
         AutoModel.register(config, headless(model) if features is None else features, exist_ok=True)
-        if features is None:
-            AutoModelForSequenceClassification.register(config, no_classifier(model), exist_ok=True)
         if auto_class is AutoModelForCausalLM:  # the Trainer shifts labels for label smoothing of these classes only
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] = model.__name__
     classifier = CrammedBertForSequenceClassification

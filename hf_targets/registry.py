@@ -1,10 +1,7 @@
 """A table of plug-in classes by name, which other packages may extend."""
 
-import inspect
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeVar
-
-from torch import nn
+from typing import TypeVar
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -15,14 +12,11 @@ class Registry(Mapping[str, Kind]):
     Args:
         kind: The kind's name in error messages, such as "sampler".
         base: The class that each class must derive from; None: any class.
-        needs: Methods that each class must implement, because the base does not.
         reserved: Names that may not be registered, as they have another meaning where names of this kind are used.
     """
 
-    def __init__(
-        self, kind: str, base: type | None = None, *, needs: Collection[str] = (), reserved: Collection[str] = ()
-    ) -> None:
-        self.kind, self.base, self.needs, self.reserved = kind, base, needs, reserved
+    def __init__(self, kind: str, base: type | None = None, *, reserved: Collection[str] = ()) -> None:
+        self.kind, self.base, self.reserved = kind, base, reserved
         self._classes: dict[str, Kind] = {}
 
     def register(self, name: str, cls: Kind) -> Kind:
@@ -30,7 +24,7 @@ class Registry(Mapping[str, Kind]):
 
         Raises:
             ValueError: If the name is not an identifier, is reserved, or belongs to another class; or if `cls` is not a
-                class of this kind, or lacks a method.
+                class of this kind.
         """
         new = getattr(cls, "__qualname__", repr(cls))
         if not name.isidentifier() or name in self.reserved or self._classes.get(name, cls) is not cls:
@@ -38,8 +32,6 @@ class Registry(Mapping[str, Kind]):
         if not isinstance(cls, type) or (self.base is not None and not issubclass(cls, self.base)):
             base = "a class" if self.base is None else f"a class derived from {self.base.__qualname__}"
             raise ValueError(f"a {self.kind} must be {base}, got {new}")
-        if missing := [method for method in self.needs if not _has(cls, method)]:
-            raise ValueError(f"a {self.kind} must implement {', '.join(self.needs)}; {new} lacks {', '.join(missing)}")
         self._classes[name] = cls
         return cls
 
@@ -61,10 +53,3 @@ class Registry(Mapping[str, Kind]):
 
     def __len__(self) -> int:
         return len(self._classes)
-
-
-def _has(cls: Any, method: str) -> bool:
-    """Return whether a class implements a method: neither leaves it abstract, nor inherits the `forward` of Module."""
-    found = inspect.getattr_static(cls, method, None)
-    is_open = found is nn.Module.forward or getattr(found, "__isabstractmethod__", False)
-    return found is not None and not is_open and callable(getattr(cls, method))

@@ -13,6 +13,7 @@ from hf_targets import (
     SemiAutoregressiveForCausalLM,
     load_corpus,
 )
+from lab.speed import row_passes
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.real
@@ -62,9 +63,11 @@ def test_drafts_give_the_greedy_answer_in_fewer_passes_where_the_text_repeats(as
     text = "The lighthouse of Genoa is 77 metres tall, and its first stone was laid in the year 1128 by the town."
     question = f"Repeat this sentence word by word: {text}"
     plain, num_tokens, _ = ask(question)
-    drafted, _, output = ask(question, ask.model, draft_tokens=3, prompt_lookup_num_tokens=8)
-    assert drafted == plain and "lighthouse of Genoa" in plain
-    assert output.num_forward_passes < 0.7 * num_tokens
+    assert "lighthouse of Genoa" in plain
+    assert ask(question, ask.model, draft_tokens=3)[0] == plain  # of heads that know nothing
+    with row_passes(ask.model) as passes:
+        assert ask(question, ask.model, prompt_lookup_num_tokens=8)[0] == plain
+    assert len(passes) < 0.7 * num_tokens
 
 
 def test_untrained_phrases_leave_the_probability_of_a_text_as_it_was(ask):

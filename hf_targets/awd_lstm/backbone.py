@@ -21,7 +21,13 @@ from hf_targets.awd_lstm.layers import (
 )
 from hf_targets.awd_lstm.runs import Runs
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_attention_mask, check_embeddable, check_segments, check_shapes
+from hf_targets.backbones.inputs import (
+    check_attention_mask,
+    check_embeddable,
+    check_position_shape,
+    check_segments,
+    check_shapes,
+)
 from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.backbones.weight_access import num_rows
 
@@ -162,9 +168,8 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
 
 def _runs_of(text: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Runs | None:
     """Return the runs of a text (batch, time); None if each row is one."""
-    rows, time = text.shape[:2]
-    if position_ids is not None and position_ids.shape not in ((rows, time), (1, time)):
-        raise ValueError(f"position_ids must be (batch, time), {(rows, time)}, got {tuple(position_ids.shape)}")
+    check_position_shape(position_ids, text)
+    time = text.shape[1]
     if attention_mask is not None and attention_mask.dim() != 2:
         raise ValueError(f"attention_mask must be (batch, time), 0 at padding, got {tuple(attention_mask.shape)}")
     if attention_mask is None and (position_ids is None or time == 1):

@@ -161,6 +161,7 @@ class AwdLstmTrainer(AveragedTrainer):
 
     args: AwdLstmTrainingArguments
     averaging_setting = "nonmonotone_interval"
+    shifts_labels = False
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: AwdLstmTrainingArguments, **kwargs: Any) -> None:
         if not isinstance(core := unwrapped(model), AwdLstmForCausalLM):
@@ -175,7 +176,6 @@ class AwdLstmTrainer(AveragedTrainer):
         super().__init__(model, args, **kwargs)
         if args.nonmonotone_interval is not None and isinstance(self.eval_dataset, dict):
             raise ValueError("the mean of the weights begins by one evaluation text; give one, or no interval")
-        self._loss_shifts_labels = False  # each label is the token after its position
         self._states: dict[int, Cache] = {}
         self._evaluated: dict[int, Cache] = {}
         self._rate = SegmentRate(args.bptt)
@@ -222,12 +222,6 @@ class AwdLstmTrainer(AveragedTrainer):
         return DataLoader(
             rows, batch_sampler=cast(Any, sampler), collate_fn=first, num_workers=workers, pin_memory=pins
         )
-
-    def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        return labels
-
-    def _row_targets(self, labels: Tensor) -> Tensor:
-        return labels
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as Trainer does; each epoch begins with a state of 0."""

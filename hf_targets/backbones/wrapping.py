@@ -345,22 +345,3 @@ def _without_output(model: Any) -> nn.Module:
 def headless(whole: type[PreTrainedModel]) -> type[Headless]:
     """Return the class to register with `AutoModel` for checkpoints of a wrapper class."""
     return type(f"Headless{whole.__name__}", (Headless,), {"whole": whole, "config_class": whole.config_class})
-
-
-class NoClassifier:
-    """`AutoModelForSequenceClassification` of a wrapper, which TRL's RewardTrainer loads: says what can classify."""
-
-    config_class: ClassVar[type[PreTrainedConfig]]
-
-    @classmethod
-    def from_pretrained(cls, name: str | PathLike, *args: Any, **kwargs: Any) -> nn.Module:
-        """Raise a ValueError."""
-        raise ValueError(
-            f"{name} is a checkpoint of kind {cls.config_class.model_type!r}, which has no classifier; save its "
-            "backbone, and load that: model.backbone.save_pretrained(folder)"
-        )
-
-
-def no_classifier(whole: type[PreTrainedModel]) -> type[NoClassifier]:
-    """Return the class to register with `AutoModelForSequenceClassification` for checkpoints of a wrapper class."""
-    return type(f"{whole.__name__}WithoutClassifier", (NoClassifier,), {"config_class": whole.config_class})

@@ -19,6 +19,7 @@ from hf_targets.backbones.inputs import (
     check_attention_mask,
     check_embeddable,
     check_kept_ids,
+    check_position_shape,
     check_segments,
     check_shapes,
 )
@@ -182,11 +183,8 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
         check_segments(token_type_ids, hint=_NO_SEGMENTS)
         check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), hidden_size=config.hidden_size)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
+        check_position_shape(position_ids, text)
         positions = _positions(text, attention_mask) if position_ids is None else position_ids
-        if positions.shape not in (text.shape[:2], (1, text.shape[1])):
-            raise ValueError(
-                f"position_ids must be (batch, time), {tuple(text.shape[:2])}, got {tuple(positions.shape)}"
-            )
         hidden = self.embed_norm(embeds + self.embed_positions(positions))
         hidden = F.dropout(hidden, config.hidden_dropout_prob, self.training)
         mask = create_bidirectional_mask(config, hidden, attention_mask)

@@ -19,23 +19,18 @@ class CurveConfig(PreTrainedConfig):
     A text of L tokens has N = trunc(L * num_control_points_ratio) control points. By default the curve has degree
     max(trunc(N * degree_ratio), 2). The defaults are those of table 6; table 3 lists the best for each data set.
 
-    Table 3 gives N_ratio = 0.2 for LM1B. This value is not among those searched (appendix B.2: 2.0, 2.5, 3.0), and
-    contradicts the condition N > L in the text: B^T B is singular, so that (B^T B)^-1 B^T does not exist. With the
-    pseudo-inverse in its place, a text of 128 tokens keeps 25 of its 128 directions. Mapping unit noise to control
-    points and back then loses 81 % of it (0.812 by `reconstruction_error([128], [0.2], [0.1])`, 2026-11-21).
+    Table 3 gives N_ratio = 0.2 for LM1B, which contradicts the condition N > L in the text: B^T B is singular. With the
+    pseudo-inverse, a text of 128 tokens keeps 25 of its 128 directions, and mapping unit noise to control points and
+    back loses 81 % of it (`reconstruction_error([128], [0.2], [0.1])`, 2026-11-21).
 
-    Eta is fixed, or max(trunc(N * degree_ratio), 2). The paper allows two readings; `degree_convention` chooses one:
+    The paper allows two readings of eta; `degree_convention` chooses one:
 
-    - "degree": the basis has degree eta, so that each point of the curve depends on eta + 1 control points. Section 4.1
-      says "a B-spline basis of degree eta", section 5.2 "sentence curve degree eta".
-    - "order": each point depends on eta control points, so that the basis has degree eta - 1. Figure 3 draws eta = 3
-      with triangles of three control points. Appendix C.2 demands eta of at least 2, so that "at least two control
-      points contribute".
+    - "degree": the degree of the basis (sections 4.1 and 5.2), so that a point depends on eta + 1 control points.
+    - "order": the control points that a point depends on (figure 3, appendix C.2); the degree is eta - 1.
 
     A higher degree gives larger control points, and larger errors. With the defaults, an error of the embeddings grows
     up to 30 times in the control points of 128 tokens, 904 times for 250 tokens, and a million times for 512; from
-    about 930 tokens on there is no inverse. For long texts choose a low degree_ratio (with 0.01 errors grow 10 times
-    for 1024 tokens), or a fixed degree.
+    about 930 tokens on there is no inverse. For long texts choose a degree_ratio of 0.01, or a fixed degree.
 
     Raises:
         ValueError: If a field is outside the range in its help text, if a fixed number of control points is too small

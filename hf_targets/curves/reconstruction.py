@@ -41,8 +41,6 @@ def reconstruction_error(
     degree_ratios: Sequence[float],
     *,
     num_sequences: int = 100,
-    margin: float = 0.01,
-    dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> list[CurveReconstruction]:
     """Return the mean squared error of E -> P = E B^+ -> P B on standard normal noise E, for all settings.
@@ -54,28 +52,21 @@ def reconstruction_error(
         num_control_points_ratios: Values of N_ratio, as in `CurveConfig`; values below 1 are allowed.
         degree_ratios: Values of Eta_ratio, as in `CurveConfig`; 0 gives degree 2.
         num_sequences: Number of random sequences of scalars. Dimensions of an embedding would only be more sequences.
-        margin: As in `CurveConfig`.
-        dtype: Type in which both mappings are applied; the matrices are computed in float64.
         seed: Seed of the noise, which is the same for all settings of a length.
     Returns: A row for each degree ratio, ratio of control points and length, in this order; the length varies fastest.
     Raises:
-        ValueError: If a setting is outside its range, or `num_sequences` is below 1.
+        ValueError: If a setting is outside its range.
     Source: Heo and Choi, "Sentence Curve Language Models", appendix C.2 and figure 8.
     """
-    margin = float(margin)
-    if num_sequences < 1:
-        raise ValueError(f"num_sequences must be 1 or more, got {num_sequences}")
     rows = []
     for degree_ratio, ratio, length in product(degree_ratios, num_control_points_ratios, lengths):
-        config = CurveConfig(
-            num_control_points_ratio=ratio, degree_ratio=degree_ratio, margin=margin, rank_deficient="pseudo_inverse"
-        )
+        config = CurveConfig(num_control_points_ratio=ratio, degree_ratio=degree_ratio, rank_deficient="pseudo_inverse")
         count, degree = config.num_control_points_for(length), config.degree_for(length)
-        basis = basis_matrix(length, count, degree, margin)
-        inverse = inverse_matrix(length, count, degree, margin, rank_deficient="pseudo_inverse", max_norm=None)
+        basis = basis_matrix(length, count, degree, config.margin)
+        inverse = inverse_matrix(length, count, degree, config.margin, rank_deficient="pseudo_inverse", max_norm=None)
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(num_sequences, length, generator=generator, dtype=torch.float64)
-        back = noise.to(dtype) @ inverse.to(dtype) @ basis.to(dtype)
+        back = noise @ inverse @ basis
         rows.append(
             CurveReconstruction(
                 length=length,
@@ -83,7 +74,7 @@ def reconstruction_error(
                 degree_ratio=degree_ratio,
                 num_control_points=count,
                 degree=degree,
-                mse=(back.double() - noise).square().mean().item(),
+                mse=(back - noise).square().mean().item(),
                 rank=round((inverse * basis.T).sum().item()),  # the trace of B^+ B, a projection
                 inverse_norm=torch.linalg.matrix_norm(inverse, 2).item(),
             )

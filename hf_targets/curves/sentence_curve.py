@@ -88,13 +88,6 @@ class SentenceCurve(nn.Module):
         positions = torch.arange(self.num_control_points(length), device=lengths.device)
         return positions < self._counts(length, lengths.device)[0].index_select(0, lengths)[:, None]
 
-    def extra_repr(self) -> str:
-        """Return the settings of the curve, for `print(model)`."""
-        config = self.config
-        count = config.num_control_points or f"{config.num_control_points_ratio} * length"
-        degree = config.degree or f"{config.degree_ratio} * control points"
-        return f"num_control_points={count}, {config.degree_convention}={degree}"
-
     def _map(self, direction: int, rows: Tensor, length: int, lengths: Tensor | None) -> Tensor:
         if rows.dim() != 3:
             raise ValueError(f"a curve takes a batch, (batch, length, dim), got shape {tuple(rows.shape)}")

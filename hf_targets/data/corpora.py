@@ -58,12 +58,10 @@ def load_corpus(
             `"documentation:topics"`: the language reference alone, about 50,000 words;
             `"ptb"`, `"wikitext-2"`, `"wikitext-103"`, `"us-code-legal"`: the folder of that name below the one that
             `HF_TARGETS_DATA` names, a line a row (if there is none, WikiText comes from the Hub);
-            `"text8"`: likewise, from the file text8 in that folder, in rows of whole words that end with a space, as it
-            has no lines: 90% of its characters to train on, 5% to validate and 5% to test;
-            `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise, the English sentences of a domain, from the
-            folder opus-multidomain-de-en; where a domain has no file to train on, train is its dev file, and validation
-            and test are the halves of its test file;
-            `"lm1b-sample"`: likewise, sentences held out from the One Billion Word benchmark: train is its dev file;
+            `"text8"`: likewise, in rows of whole words that end with a space, as it has no lines: 90% of its characters
+            to train on, 5% to validate and 5% to test;
+            `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise, the English sentences of a domain, and
+            `"lm1b-sample"`, from the One Billion Word benchmark (`KNOWN_FILES`);
             a text file, a line a row, or a file of JSON lines, CSV or Parquet;
             a folder written by `save_to_disk`; anything else that `datasets.load_dataset` takes, such as a folder with
             a file for each split or a name on the Hub.

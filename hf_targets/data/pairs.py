@@ -47,12 +47,9 @@ def load_pairs(
 
     Args:
         name_or_path: One of
-            `"multi30k"`: raw captions from the folder multi30k-en-de below the one that `HF_TARGETS_DATA` names; test
-            is test_2016_flickr;
-            `"iwslt14"`: likewise from iwslt14-de-en, lower-cased and tokenized; train is train_sample, a part of the
-            whole set, where there is no train;
-            `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise from opus-multidomain-de-en; where a domain
-            has no file to train on, train is its dev file, and validation and test are the halves of its test file;
+            `"multi30k"`: raw captions from a folder below the one that `HF_TARGETS_DATA` names (`KNOWN_FILES`);
+            `"iwslt14"`: likewise, lower-cased and tokenized;
+            `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise;
             `"asset"`: likewise from asset, simpler sentences (`orig` to `simp`), ten of each; train and validation are
             its valid part;
             `"documentation:reversed"`: sentences of Python's documentation, with their words in reverse order as the

@@ -33,12 +33,10 @@ def gradient_diversity(
 
     It is 1 / n where all n gradients are equal, and 1 where they are orthogonal. The loss of a sample is the model's
     `loss` of this row, which is divided by the row's own targets. Gradients are those of all trainable parameters, tied
-    ones once. They are neither kept nor left in `.grad`, which stays as it is; few of them are added in float32, many
-    in float64.
+    ones once; `.grad` stays as it is.
 
-    Gradients of `rows_at_once` rows are computed together by `torch.func`. A model that reads values of tensors, such
-    as one that picks masked positions, is called row by row; figures are the same up to rounding. A compiled model is
-    measured as it was before `torch.compile`.
+    Gradients of `rows_at_once` rows are computed together by `torch.func`, or row by row where a model reads values of
+    tensors. A compiled model is measured as it was before `torch.compile`.
 
     Args:
         model: A model whose output has a `loss`, on the device of the batch.

@@ -114,7 +114,6 @@ def translation_scores(
     hypotheses: Sequence[str],
     references: Sequence[str] | Sequence[Sequence[str]],
     *,
-    lowercase: bool = False,
     tokenized: bool = False,
     target_lang: str | None = None,
 ) -> TranslationScores:
@@ -123,7 +122,6 @@ def translation_scores(
     Args:
         hypotheses: Translations as a reader gets them, without special tokens; one may be empty.
         references: A correct translation of each, or a list of them.
-        lowercase: Whether case is ignored.
         tokenized: Whether both are cut into words by spaces already, such as the usual files of IWSLT14. The score is
             then `bleu_tokenized`; `bleu` is that of the text that Moses' rules for `target_lang` make of the words.
         target_lang: Such as `"zh"` or `"ja"`, whose words sacreBLEU cuts in a way of their own (`"ja"` and `"ko"` need
@@ -144,11 +142,11 @@ def translation_scores(
 
     of_words, bleu = (None, None), (None, None)
     if tokenized:
-        of_words = score(_bleu_metric(lowercase=lowercase, tokenized=True, target_lang=None))
+        of_words = score(_bleu_metric(tokenized=True, target_lang=None))
     if not tokenized or target_lang is not None:
-        metric = _bleu_metric(lowercase=lowercase, tokenized=False, target_lang=target_lang)
+        metric = _bleu_metric(tokenized=False, target_lang=target_lang)
         bleu = score(metric, _joined_by_moses(str(target_lang)) if tokenized else str)
-    chrf = score(require("sacrebleu.metrics", extra="eval").CHRF(lowercase=lowercase))
+    chrf = score(require("sacrebleu.metrics", extra="eval").CHRF())
     return TranslationScores(*bleu, *of_words, *chrf)
 
 
@@ -178,7 +176,6 @@ def bleu_interval(
     references: Sequence[str] | Sequence[Sequence[str]],
     *,
     baseline: Sequence[str] | None = None,
-    lowercase: bool = False,
     tokenized: bool = False,
     target_lang: str | None = None,
     confidence: float = 0.95,
@@ -200,7 +197,7 @@ def bleu_interval(
         ImportError: If sacrebleu is not installed.
     Source: Koehn 2004, paired bootstrap resampling.
     """
-    cut = {"lowercase": lowercase, "tokenized": tokenized, "target_lang": target_lang}
+    cut = {"tokenized": tokenized, "target_lang": target_lang}
     metric = _bleu_metric(**cut)
     by_sentence = _bleu_metric(**cut, effective_order=True)  # for the counts only: without it, each call warns
 
@@ -228,13 +225,13 @@ def bleu_interval(
     return bootstrap_interval(statistic, len(ours), confidence=confidence, num_resamples=num_resamples, seed=seed)
 
 
-def _bleu_metric(*, lowercase: bool, tokenized: bool, target_lang: str | None, effective_order: bool = False) -> Any:
+def _bleu_metric(*, tokenized: bool, target_lang: str | None, effective_order: bool = False) -> Any:
     """Return sacreBLEU's metric, with the options of `translation_scores`."""
     if tokenized and target_lang is not None:
         raise ValueError(f"target_lang chooses how words are cut, and tokenized text is; got {target_lang!r}")
     cut: dict[str, Any] = {"tokenize": "none"} if tokenized else {"trg_lang": target_lang or ""}
     kind = require("sacrebleu.metrics", extra="eval").BLEU
-    return kind(lowercase=lowercase, force=tokenized, effective_order=effective_order, **cut)
+    return kind(force=tokenized, effective_order=effective_order, **cut)
 
 
 def _joined_by_moses(language: str) -> Callable[[str], str]:

@@ -1,9 +1,8 @@
 """The configuration of a Gaussian diffusion model of text that is written for a source."""
 
-from dataclasses import field
+from dataclasses import asdict, field
 from typing import Any, ClassVar, Literal, cast
 
-from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.configuration import NamesItsPackage, check_fields
@@ -211,12 +210,6 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         for name in ("attention_dropout", "activation_dropout"):
             if getattr(self, name) is None:
                 setattr(self, name, self.dropout if self.preset == "dinoiser" else 0.0)
-        for other in PRESETS.keys() - {self.preset}:
-            if not self._departures(other):  # as when a configuration is given a new name for its preset
-                raise ValueError(
-                    f"preset={self.preset!r} fills fields that are None, and all have the values of {other!r}; make a "
-                    "new configuration, or set the fields"
-                )
         for name, least in _LEAST.items():
             if not least <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
@@ -230,8 +223,6 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
             )
         if not 0 < cast(float, self.noise_factor) < float("inf"):
             raise ValueError(f"noise_factor must be above 0, got {self.noise_factor}")
-        if self.activation_function not in ACT2FN:
-            raise ValueError(f"activation_function must be one of Transformers', got {self.activation_function!r}")
         if self.clip_noise and self.noise_schedule != "continuous":
             raise ValueError(f"clip_noise needs noise_schedule='continuous', got {self.noise_schedule!r}")
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
@@ -255,12 +246,8 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         if self.curve is None and self.curve_loss != "embeddings":
             raise ValueError(f"curve_loss={self.curve_loss!r} needs a curve; give one, or leave it out")
         heads = HeadSettings.of(self.multitoken)
-        self.multitoken = None if heads is None else heads.to_dict()
+        self.multitoken = None if heads is None else asdict(heads)
         super().__post_init__(**kwargs)
-
-    def _departures(self, preset: str) -> list[str]:
-        """Return the names of the fields that do not have the values of a preset."""
-        return [name for name, value in PRESETS[preset].items() if getattr(self, name) != value]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields; of the curve only its own."""

@@ -1,7 +1,7 @@
 """Heads on the decoder that predict the embeddings of words further on: word differences in a diffusion model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -55,10 +55,6 @@ class HeadSettings:
         if unknown := values.keys() - set(names):
             raise ValueError(f"multitoken has no field {', '.join(sorted(unknown))}; there are {', '.join(names)}")
         return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
 
 
 class FutureEmbeddings(nn.Module):

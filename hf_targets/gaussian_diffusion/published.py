@@ -1,4 +1,4 @@
-"""Checkpoints of the published programs of Difformer and DINOISER: a missing or extra tensor is an error."""
+"""Checkpoints of the published programs of Difformer and DINOISER, read strictly, and the vocabularies of fairseq."""
 
 # pyright: reportArgumentType=false
 # (a mixin: the model has the methods of PreTrainedModel)
@@ -8,10 +8,13 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from hf_targets.backbones.published import StandIn, Translation, check_options, load_published, num_layers, rename
 from hf_targets.gaussian_diffusion import published_dinoiser
@@ -42,6 +45,10 @@ _MUST_BE: dict[str, tuple[Any, Any]] = {
     "rescale_factor": (1.0, 1.0),
 }
 """Options of the published program: what they must be, and what they are if the checkpoint does not say."""
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+"""The first four ids of each fairseq vocabulary."""
+_OVERWRITE = " #fairseq:overwrite"
+"""Ends a line whose piece may be there already: it gets a new id."""
 
 
 class PublishedDifformer:
@@ -157,3 +164,44 @@ def _renamed(found: Mapping[str, Tensor], config: DifformerConfig) -> dict[str, 
             torch.eye(size),
         )
     return {**tensors, **{key: value for key, value in filled.items() if key not in tensors}}
+
+
+def fairseq_tokenizer(dictionary: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a fairseq vocabulary, for text that is already cut into its pieces.
+
+    A text is its pieces with spaces between them, such as "a sle@@ eping dog", as `subword-nmt apply-bpe` writes them.
+    `<s>` and `</s>` are put around each text, as for fairseq's non-autoregressive models. `decode` joins the pieces to
+    words again. A piece that is not in the vocabulary becomes `<unk>`.
+
+    Args:
+        dictionary: The `dict.txt` that `fairseq-preprocess` wrote: a piece and its count on each line.
+    Raises:
+        ValueError: If a line has another form, a piece comes twice, or the file is empty.
+    """
+    ids = {token: id_ for id_, token in enumerate(SPECIAL_TOKENS)}
+    lines = Path(dictionary).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, start=1):
+        piece, _, count = line.removesuffix(_OVERWRITE).rpartition(" ")
+        if not piece or not count.isdecimal():
+            raise ValueError(
+                f'line {number} of {dictionary} must be a piece and its count, such as "the 1042", got {line!r}'
+            )
+        if piece in ids and not line.endswith(_OVERWRITE):
+            raise ValueError(f"line {number} of {dictionary} has {piece!r}, which is there already")
+        ids[piece] = len(SPECIAL_TOKENS) + number - 1
+    begin, pad, end, unknown = SPECIAL_TOKENS
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A {end}", special_tokens=[(begin, ids[begin]), (end, ids[end])]
+    )
+    between = decoders.Replace(Regex("(?<!@@)$"), " "), decoders.Replace(Regex("@@$"), "")
+    tokenizer.decoder = decoders.Sequence([*between, decoders.Fuse(), decoders.Replace(Regex(" $"), "")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=begin,
+        pad_token=pad,
+        eos_token=end,
+        unk_token=unknown,
+        model_input_names=["input_ids", "attention_mask"],
+    )

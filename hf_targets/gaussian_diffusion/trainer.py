@@ -70,6 +70,7 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
 
     args: GaussianDiffusionTrainingArguments
     made_by = "hf_targets.encode_pairs makes them"
+    shifts_labels = False
 
     def __init__(
         self,
@@ -90,7 +91,6 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
                 raise ValueError("pairs are padded by the tokenizer; give processing_class=tokenizer")
             data_collator = DataCollatorForSeq2Seq(processing_class)
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
-        self._loss_shifts_labels = False  # each label is the target of its own position
         self._noise: torch.Generator | None = None
 
     @property

@@ -1,7 +1,7 @@
 """The configuration of a masked diffusion language model."""
 
 from dataclasses import field
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
@@ -152,7 +152,7 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
     def _read_backbone(self) -> None:
         """Take the sizes and ids of the backbone's configuration."""
         backbone, _ = self.sub_configs_defaults["backbone"].create_subconfig("backbone", self.backbone)
-        self.backbone, text = backbone, backbone.get_text_config()
+        self.backbone, text = backbone, cast(PreTrainedConfig, backbone).get_text_config()
         for name in (*_SIZES, "tie_word_embeddings", *(name for name in _IDS if getattr(self, name) is None)):
             value = getattr(text, name, None)
             if value is None and name in _SIZES:

@@ -195,14 +195,11 @@ def perplexity_bound(
     its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), or that of the model's discrete time, and
     divided by the number of text tokens. Hidden padding and the batch size change only the last digits.
 
-    How to read the result:
-
-    - It is an estimate of a bound; `standard_error` is its error. The true perplexity of a model is lower by an unknown
-      amount. So if one diffusion model has a smaller bound than another, its perplexity may still be larger.
+    - The true perplexity is lower by an unknown amount, so that a model with the smaller bound may have the larger one.
     - A share alpha(1) of the tokens (1e-3 with the log-linear schedule) is never masked and costs nothing, so strictly
-      this is no bound: a model with a uniform prediction has .999 log(V - 1). Published results have the same error.
-    - Compare only results with the same `length_protocol` (`masked_diffusion.rows.sentence_rows`).
-    - It is per token of the model's tokenizer; between tokenizers compare `per_word`, which needs `num_words`.
+      this is no bound. Published results have the same error.
+    - Compare only results with the same `length_protocol` (`masked_diffusion.rows.sentence_rows`); between tokenizers
+      compare `per_word`, which needs `num_words`.
     - A model that predicts K > 1 curves uses the most probable one, as in generation.
 
     Args:

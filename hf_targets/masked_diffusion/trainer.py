@@ -12,6 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedModel, default_data_collator
 
+from hf_targets.backbones.inputs import without_padding
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.blocks import has_token
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
@@ -26,7 +27,7 @@ from hf_targets.masked_diffusion.rows import (
     protocol_columns,
     protocol_columns_of,
 )
-from hf_targets.maths.losses import IGNORED, perplexity
+from hf_targets.maths.losses import perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.training.arguments import AveragedTrainingArguments
 from hf_targets.training.averaging import AveragedTrainer
@@ -134,6 +135,7 @@ class DiffusionTrainer(AveragedTrainer):
 
     args: DiffusionTrainingArguments
     count_columns = (WORDS_COLUMN, NUM_TOKENS)
+    shifts_labels = False
     made_by = "wrapped_blocks and sentence_rows of hf_targets.masked_diffusion.rows make them"
 
     def __init__(
@@ -165,7 +167,6 @@ class DiffusionTrainer(AveragedTrainer):
             if tokenizer is not None and not has_times:
                 data_collator = DiffusionCollator(tokenizer)
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
-        self._loss_shifts_labels = False  # the first token is masked and predicted like any other
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
         if name != "train" and isinstance(dataset, Dataset) and TIMES_COLUMN in dataset.column_names:
@@ -181,7 +182,7 @@ class DiffusionTrainer(AveragedTrainer):
         return cast(int, self._core.config.mask_token_id)
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        return labels if attention_mask is None else labels.masked_fill(attention_mask == 0, IGNORED)
+        return without_padding(labels, attention_mask)
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

@@ -62,13 +62,10 @@ def inverse_matrix(
 ) -> Float[Tensor, "points control_points"]:
     """Return B^+ = (B^T B)^-1 B^T, which maps points to control points: P = E B^+ has the least norm of all P B = E.
 
-    It is computed as R^-1 Q^T from B = Q R, which keeps digits that B^T B would lose. A curve is the same from either
-    end, so B has two blocks of half the size (`split`), each with a Q and R of its own.
-
-    B has rank L only if N >= L, no control point is without a token, and (to working precision) the degree is small
-    compared with N / L. With N < L the formula does not exist. Table 3 of the paper gives such a setting, N = 0.2 L,
-    for LM1B: with L = 128, 103 of 128 directions of E are lost. `rank_deficient="pseudo_inverse"` allows this: P B is
-    then the projection of E onto the space of all curves.
+    It is computed as R^-1 Q^T from B = Q R, which keeps digits that B^T B would lose, in two blocks of half the size
+    (`split`). B has rank L only if N >= L, no control point is without a token, and (to working precision) the degree
+    is small compared with N / L. Where it is not, `rank_deficient="pseudo_inverse"` makes P B the projection of
+    E onto all curves.
 
     Args:
         num_points, num_control_points, degree, margin: As in `basis_matrix`.

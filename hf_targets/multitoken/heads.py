@@ -108,7 +108,7 @@ class ConditionalHead(Head):
         return self.outer(F.relu(self.inner(torch.cat(read, dim=-1))))
 
 
-HEADS: Registry[type[Head]] = Registry("head", Head, needs=("forward",), reserved=("simple", "wdr"))
+HEADS: Registry[type[Head]] = Registry("head", Head, reserved=("simple", "wdr"))
 """The kinds of heads by the names that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one.
 
 Reserved names stand for a head together with a target (`recipes/lab/draft_heads.py`)."""

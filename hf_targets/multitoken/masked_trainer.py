@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_targets.maths.losses import IGNORED
+from hf_targets.backbones.inputs import without_padding
 from hf_targets.multitoken.masking import MaskingCollator, check_masked, check_share
 from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.training.token_batches import EpochCallback
@@ -68,7 +68,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     """
 
     args: MultiTokenMaskedTrainingArguments
-    warms_up = False
+    warms_up = shifts_labels = False
     needed_columns = ("input_ids",)
     made_by = "hf_targets.enclosed_blocks makes them"
 
@@ -89,7 +89,6 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
             seed = args.seed if args.data_seed is None else args.data_seed
             data_collator = MaskingCollator(processing_class, args.mask_share, seed=seed, exact=args.exact_mask_counts)
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
-        self._loss_shifts_labels = False  # each label is the token at its own position
         self._of_evaluations: Any = data_collator
         if isinstance(data_collator, MaskingCollator):
             self.add_callback(EpochCallback(data_collator))
@@ -102,11 +101,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
         super()._check_dataset(dataset, name)
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        has_padding = attention_mask is not None and attention_mask.dim() == 2
-        return labels.masked_fill(attention_mask == 0, IGNORED) if has_padding else labels  # pyright: ignore
-
-    def _row_targets(self, labels: Tensor) -> Tensor:
-        return labels
+        return without_padding(labels, attention_mask)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Return the loader of an evaluation, which masks the same tokens each time."""

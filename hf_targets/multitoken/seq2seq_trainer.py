@@ -46,7 +46,7 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
 
     args: MultiTokenSeq2SeqTrainingArguments
     made_by = "hf_targets.encode_pairs makes them"
-    takes_pairs = True
+    takes_pairs, shifts_labels = True, False
     text_column, num_start_tokens = "labels", 1
 
     def __init__(
@@ -70,13 +70,6 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
                 "processing_class=tokenizer, or compute_metrics"
             )
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
-        self._loss_shifts_labels = False  # each label is the target of its own position
-
-    def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        return labels
-
-    def _row_targets(self, labels: Tensor) -> Tensor:
-        return labels
 
     @property
     def loads_whole_pairs(self) -> bool:

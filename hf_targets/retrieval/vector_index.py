@@ -33,11 +33,6 @@ class VectorIndex:
     """Name of the JSON file of a saved index, without its ending; it names the file of the vectors, .faiss."""
 
     def __init__(self, index: Any, fingerprint: Mapping[str, str]) -> None:
-        if not hasattr(index, "ntotal"):
-            raise ValueError(
-                f"an index is made by {type(self).__name__}.build(embeddings, factory) or .load(folder); the class "
-                f"itself takes an index of FAISS, got {index!r:.60}"
-            )
         self.index, self.fingerprint = index, dict(fingerprint)
 
     @classmethod

@@ -15,17 +15,15 @@ def import_plugins(names: Iterable[str]) -> None:
     Args:
         names: Of modules that Python finds (`my_package.heads`), or of files (`my_heads.py`).
     Raises:
-        ValueError: If there is no such file or module, or it raises a ValueError, such as that of a name that another
-            class is registered under. Other errors of a plug-in are raised as they are.
+        ValueError: If there is no such file, or a plug-in raises a ValueError, such as that of a name that is taken.
+            Other errors are raised as they are.
     """
     for name in names:
         try:
             if name.endswith(".py"):
                 _import_file(Path(name))
-            elif _exists(name):
-                importlib.import_module(name)
             else:
-                raise ValueError("there is no module of this name; install it, or give the path of a .py file")
+                importlib.import_module(name)
         except ValueError as error:
             raise ValueError(f"plugins: {name}: {error}") from error
 
@@ -48,10 +46,3 @@ def _import_file(file: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-
-
-def _exists(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ModuleNotFoundError, ValueError):  # its package is missing, or the name is none
-        return name in sys.modules

@@ -3,7 +3,7 @@
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: the Trainer has the rest)
 
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from datasets import Dataset
 from torch.utils.data import DataLoader
@@ -13,17 +13,10 @@ from hf_targets.data.batches import TokenBatchSampler
 from hf_targets.data.pair_encoding import pair_lengths
 
 
-class HasEpochs(Protocol):
-    """Something, such as a sampler, whose order depends on the epoch."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch, from 0 on."""
-
-
 class EpochCallback(TrainerCallback):
     """Tells batches their epoch, also in the epoch that a run of several processes resumes: accelerate does not."""
 
-    def __init__(self, sampler: HasEpochs) -> None:
+    def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self._epoch: int | None = None
 

@@ -109,6 +109,8 @@ class TargetTrainer(Trainer):
     """Columns that data must have."""
     made_by = "hf_targets.pack_blocks makes them"
     """What to do about data without the columns that are needed."""
+    shifts_labels = True
+    """Whether a label is the target of the position before it, as of causal models; otherwise it is that of its own."""
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class TargetTrainer(Trainer):
         elif self.label_smoother is not None:
             self.label_smoother = cast(Any, WeaklyBound(self._loss_of_logits))
         self._cosine = CosinePenalty(self, getattr(self.args, "cosine_weight", 0.0))
-        self._loss_shifts_labels = True  # Transformers does not know this of each causal model, such as GPT-2
+        self._loss_shifts_labels = self.shifts_labels  # Transformers does not know this of GPT-2, for one
         named = {"train": self.train_dataset}
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for name, dataset in named.items():
@@ -240,7 +242,7 @@ class TargetTrainer(Trainer):
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
         """Return labels (batch, time) with -100 where the model can predict nothing."""
-        return mask_first_tokens(labels, attention_mask, position_ids)
+        return mask_first_tokens(labels, attention_mask, position_ids) if self.shifts_labels else labels
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -261,6 +263,8 @@ class TargetTrainer(Trainer):
                 group["params"] = [p for p in group["params"] if id(p) not in ours]
                 rest = {key: value for key, value in group.items() if key != "params"}
                 optimizer.add_param_group({**rest, "params": new, **({} if rate is None else {"lr": rate})})
+            # nothing is left of a frozen backbone, whose rate the log would show
+            optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
             return optimizer
         return super().create_optimizer(model)
 
@@ -342,7 +346,7 @@ class TargetTrainer(Trainer):
 
     def _row_targets(self, labels: Tensor) -> Tensor:
         """Return the target of each position (batch, time) of labels in which no first token is a target."""
-        return next_targets(labels, None)
+        return next_targets(labels, None) if self.shifts_labels else labels
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
         """Return the metrics of an evaluation.

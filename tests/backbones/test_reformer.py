@@ -1,6 +1,5 @@
 import copy
 import pickle
-import re
 
 import pytest
 import torch
@@ -189,9 +188,6 @@ def test_axial_positions_train_on_texts_of_any_length_up_to_their_grid():
     model.train()(ids, labels=ids).loss.backward()
     with pytest.raises(ValueError, match="fills 40 positions"):
         model(token_ids(1, 33))
-    model = make_reformer(**{**AXIAL, "axial_pos_shape": (3, 7)}, attn_layers=["local", "local"]).train()
-    with pytest.raises(ValueError, match=re.escape("must be a multiple of 8")):
-        model(ids)
 
 
 @pytest.mark.parametrize("kind", ["plain", "wrapped", "ensemble"])
@@ -226,8 +222,6 @@ def test_more_hashes_may_be_taken_in_evaluation_and_not_in_training():
     assert not torch.equal(model(ids, num_hashes=4).logits, model(ids).logits)
     texts = model.generate(ids, num_hashes=4, **SHORTENED)
     assert torch.equal(texts[:, 24], model(ids, num_hashes=4).logits[:, -1].argmax(-1))
-    with pytest.raises(ValueError, match="num_hashes must be 1 or more"):
-        model(ids, num_hashes=0)
     with pytest.raises(ValueError, match="num_hashes must be the configuration's"):
         model.train()(ids, num_hashes=4)
 

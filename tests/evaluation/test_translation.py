@@ -25,14 +25,6 @@ def test_scores_are_those_of_sacrebleu_itself():
     assert scores.chrf == sacrebleu.corpus_chrf(WORSE, [TEXTS]).score < 90
 
 
-def test_case_counts_unless_it_is_ignored():
-    upper = [text.upper() for text in TEXTS]
-    assert translation_scores(upper, TEXTS).bleu < 50
-    scores = translation_scores(upper, TEXTS, lowercase=True)
-    assert (scores.bleu, scores.chrf) == (pytest.approx(100), pytest.approx(100))
-    assert "case:lc" in scores.bleu_signature and "case:lc" in scores.chrf_signature
-
-
 def test_bleu_of_tokenized_text_has_a_name_of_its_own():
     hypotheses, references = ["a dog , a cat and x-y ."], ["a dog , a cat and x - y ."]
     tokenized = translation_scores(hypotheses, references, tokenized=True)
@@ -98,7 +90,7 @@ def test_the_interval_lies_around_the_score_and_widens_with_confidence():
     assert (low, high) == bleu_interval(BAD, REFERENCES)
 
 
-@pytest.mark.parametrize("options", [{}, {"tokenized": True}, {"lowercase": True}])
+@pytest.mark.parametrize("options", [{}, {"tokenized": True}])
 @pytest.mark.parametrize("several", [False, True])
 def test_every_resample_has_the_corpus_score_of_its_sentences(monkeypatch, options, several):
     references = [[text, text[:9]] for text in REFERENCES] if several else REFERENCES

@@ -144,12 +144,6 @@ def test_presets_are_values_of_the_same_fields():
     assert DifformerConfig(preset="dinoiser", latent_size=64).latent_size == 64
 
 
-def test_a_new_name_of_a_preset_does_not_pass_for_its_values(tmp_path):
-    make_difformer(latent_size=None, dropout=None).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="all have the values of 'difformer'"):
-        DifformerForConditionalGeneration.from_pretrained(tmp_path, preset="dinoiser")
-
-
 @pytest.mark.parametrize(
     ("fields", "word"),
     [

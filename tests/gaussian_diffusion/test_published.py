@@ -120,7 +120,7 @@ def test_a_curve_and_a_folder_without_a_checkpoint_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("dog 3\ncat x\n", "line 2"), ("dog 3\ndog 2\n", "already"), ("", "no pieces")]
+    ("text", "told"), [("dog 3\ncat x\n", "line 2"), ("dog 3\ndog 2\n", "already"), ("", "line 1")]
 )
 def test_a_dictionary_of_another_form_is_refused(text, told, tmp_path):
     (tmp_path / "dict.txt").write_text(text)

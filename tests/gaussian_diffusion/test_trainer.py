@@ -100,10 +100,6 @@ def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tm
     args.clip_lengths = True
     make(train_dataset=pairs)
     assert "2 of 4 pairs differ in length" in caplog.text
-    with pytest.warns(UserWarning, match="pairs differ in length"):
-        make_difformer()(
-            **{name: torch.ones(1, 3 + 10 * (name == "labels")).long() for name in ("input_ids", "labels")}
-        )
 
 
 def test_the_trainer_of_transformers_writes_texts_in_its_evaluations(data, tmp_path):

@@ -106,10 +106,12 @@ def test_heads_learn_from_stored_states_what_they_learn_from_the_model(target, d
         torch.manual_seed(0)
         model = MultiTokenForCausalLM.from_base(base, ngram_size=3, target=target, draft_vocab_size=draft_vocab_size)
         model.backbone.requires_grad_(False)
-        told = {"per_device_train_batch_size": 2, "max_steps": 4, "learning_rate": 0.01, "report_to": []}
+        told = {"per_device_train_batch_size": 2, "max_steps": 4, "head_learning_rate": 0.01, "report_to": []}
         args = MultiTokenTrainingArguments(str(tmp_path / "out"), save_strategy="no", use_cpu=True, **told)
         data = StoredStates(base, rows, tmp_path) if stored else rows
-        MultiTokenTrainer(model=model, args=args, train_dataset=data).train()
+        trainer = MultiTokenTrainer(model=model, args=args, train_dataset=data)
+        trainer.train()
+        assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.01}  # as the log shows
         learnt.append(list(model.heads.parameters()))
     assert all(map(torch.equal, *learnt))
     assert not any(map(torch.equal, learnt[0], MultiTokenForCausalLM.from_base(base, ngram_size=3).heads.parameters()))

@@ -153,7 +153,6 @@ def test_an_index_that_is_saved_while_another_is_leaves_a_whole_one_and_other_fi
         (lambda: VectorIndex.build(torch.zeros(0, 4)), "need a vector"),
         (lambda: VectorIndex.build(torch.zeros(4)), "float matrix"),
         (lambda: VectorIndex.build(torch.eye(3), "Nope"), "Nope"),
-        (lambda: VectorIndex(8, "Nope"), "build"),
         (lambda: VectorIndex.build(torch.tensor([[1.0, torch.nan]])), "finite"),
         (lambda: VectorIndex.build(torch.eye(3)).search(torch.zeros(1, 4), 1), "width 3"),
         (lambda: VectorIndex.build(torch.eye(3)).search(torch.zeros(1, 3), 0), "k be 1"),

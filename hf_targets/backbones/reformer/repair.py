@@ -18,28 +18,25 @@ _NOT_READ = ("position_ids", "past_key_values", "next_sequence_length", "use_cac
 def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
     """Give every Reformer in a model fixed hashes, texts of any length, and right generation; return the model.
 
-    A model without a Reformer is returned as it is, and so is a repaired one. Models and Trainers of this library do
-    this; call it on a `ReformerModelWithLMHead` that is used without them. Methods are replaced on this instance only:
-    weights, names and files stay as they are.
+    Models and Trainers of this library do this; call it on a `ReformerModelWithLMHead` that is used without them. It
+    replaces methods of this instance only, and may be called twice.
 
-    - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. Only a
-      training pass draws from the global generator, one number for each group of rows, so that seeds decide hashes and
-      dropout. `num_hashes` may be passed to a call in evaluation. A missing `config.num_buckets` is set by the number
-      of positions; Transformers sets it by the first text that is read.
+    - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. A training
+      pass draws one number from the global generator for each group of rows, which decides hashes and dropout.
+      `num_hashes` may be passed to a call in evaluation. A missing `config.num_buckets` is set by the number of
+      positions; Transformers sets it by the first text that is read.
     - Lengths. Rows are moved to the left, padded to a multiple of the chunk lengths (in training with axial positions,
-      to all of them) and read in groups of one padded length. So the hidden states of a row depend neither on the other
-      rows nor on padding, on either side. Where FSDP shards the weights, give rows of one length.
+      to all of them) and read in groups of one padded length, so that a row is read as it would be alone.
     - Generation reads the whole text at each step. Transformers' cache is refused: its hash layers read the first row
       for all rows, and other positions than without a cache.
     - Gradients. Layers are trained when embeddings are frozen, too; the backward pass works in evaluation mode, under
       autocast, with dropout, and after several forward passes. The output bias, which Transformers never adds, is
       frozen.
-    - Several processes. `DistributedDataParallel` needs `find_unused_parameters=False` (Trainers of this library set
-      it), as reversible layers run a backward pass inside of another, and rows of one padded length.
+    - Several processes need `find_unused_parameters=False` (Trainers of this library set it) and rows of one padded
+      length, as do sharded weights.
 
-    Not causal in the strict sense: no gradient flows from a logit to a later token, but the chunks in which a layer
-    with hashes attends are cut from a sorted list of all tokens. So later tokens decide which of the earlier ones a
-    position reads, unless all fit into one chunk. Layers with `local` attention are strictly causal.
+    Layers with hashes are not strictly causal: they cut chunks from a sorted list of all tokens, so later tokens decide
+    which of the earlier ones a position reads. Layers with `local` attention are.
 
     Source: Kitaev et al., "Reformer: The Efficient Transformer"; transformers 5.23.
     """
@@ -115,8 +112,6 @@ def _read(
         )
     if training and num_hashes not in (None, config.num_hashes):
         raise ValueError(f"num_hashes must be the configuration's {config.num_hashes} in training, got {num_hashes}")
-    if num_hashes is not None and num_hashes < 1:
-        raise ValueError(f"num_hashes must be 1 or more, got {num_hashes}")
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("Reformer reads either input_ids or inputs_embeds; give one of them")
     given = {"input_ids": input_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}

@@ -9,7 +9,7 @@ from hf_targets.masked_diffusion.sampling.entropy_bound import EntropyBound
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
 from hf_targets.registry import Registry
 
-SAMPLERS: Registry[type[Sampler]] = Registry("sampler", Sampler, needs=("fill",))
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler", Sampler)
 """The samplers by the name that `generate` takes; `SAMPLERS.register("mine", Mine)` adds one."""
 
 SAMPLERS.register("ancestral", Ancestral)

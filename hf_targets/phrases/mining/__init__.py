@@ -8,7 +8,7 @@ from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMat
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.registry import Registry
 
-MINERS: Registry[Any] = Registry("phrase miner", needs=("spans", "for_task"), reserved=("none",))
+MINERS: Registry[Any] = Registry("phrase miner", reserved=("none",))
 """Miners by the name that recipes take; `MINERS.register("mine", Mine)` adds one.
 
 A class has `spans`, as a `PhraseMiner`, and a class method `for_task(task)` that makes a miner for a `MiningTask`."""

@@ -36,7 +36,6 @@ class ChunkPhrases:
     Args:
         tag: Gives the words of a sentence their tags: `nltk.pos_tag` where its model is installed, or None for
             `closed_class_tagger()`, which needs no download.
-        grammar: Of `nltk.RegexpParser`, over tags of the Penn Treebank.
         labels: Labels of the chunks to keep.
         max_tokens: The longest to keep; None keeps whole clauses too.
     Source: Liu et al. 2024, section 3.5.  Departs: the paper parses; chunks find no clause and no attachment.
@@ -46,14 +45,13 @@ class ChunkPhrases:
         self,
         tag: Tagger | None = None,
         *,
-        grammar: str = CHUNK_GRAMMAR,
         labels: Collection[str] = LABELS,
         max_tokens: int | None = None,
     ) -> None:
         self.labels, self.max_tokens = frozenset(labels), max_tokens
         self._words = word_tokenizer()
         self._tag = closed_class_tagger() if tag is None else tag
-        self._parser = require("nltk.chunk", extra="phrases").RegexpParser(grammar)
+        self._parser = require("nltk.chunk", extra="phrases").RegexpParser(CHUNK_GRAMMAR)
 
     @classmethod
     def for_task(cls, task: MiningTask) -> "ChunkPhrases":

@@ -43,7 +43,6 @@ class ForwardMaximumMatching:
         *,
         min_count: int = 10,
         max_tokens: int = 16,
-        max_phrases: int | None = None,
         excluded_ids: Collection[int] = (),
     ) -> "ForwardMaximumMatching":
         """Return the table of all runs of 2 to `max_tokens` tokens that occur `min_count` times in a corpus, or more.
@@ -54,12 +53,10 @@ class ForwardMaximumMatching:
         Args:
             corpus: Texts, or their token ids; no phrase crosses from one to the next, or holds a special token.
             min_count: Occurrences in the whole corpus, overlapping ones included, at least 1.
-            max_phrases: Keep at most that many, those that would save the most steps, count * (tokens - 1); of equals
-                the shorter, then the lower ids. All if None.
             excluded_ids: Ids that no phrase may hold either, such as those of line ends or punctuation.
 
-        Returns:
-            Phrases in that order, whatever `max_phrases`.
+        Returns: First the phrases that would save the most steps, count * (tokens - 1); of equals the shorter, then
+            those of lower ids.
         Raises:
             ValueError: If a number is out of range, an id is negative, or no phrase is that frequent.
         """
@@ -76,7 +73,7 @@ class ForwardMaximumMatching:
         sizes = np.repeat(np.arange(2, 2 + len(levels)), [len(starts) for starts, _ in levels])
         starts = np.concatenate([starts for starts, _ in levels])
         saved = np.concatenate([counts for _, counts in levels]) * (sizes - 1)
-        best = np.argsort(-saved, kind="stable")[:max_phrases]
+        best = np.argsort(-saved, kind="stable")
         return cls(tokens[start : start + size].tolist() for start, size in zip(starts[best], sizes[best], strict=True))
 
     @classmethod
@@ -117,9 +114,8 @@ def _frequent_runs(tokens: np.ndarray, min_count: int, max_tokens: int) -> Itera
     width = int(tokens.max(initial=0)) + 1
     is_frequent = np.bincount(tokens[tokens != _BREAK], minlength=width) >= min_count
     positions = np.flatnonzero((tokens != _BREAK) & is_frequent[tokens])
-    runs = tokens[positions].astype(
-        np.int64
-    )  # an integer for the run of tokens at each position, ascending with its ids
+    # an integer for the run of tokens at each position, ascending with its ids
+    runs = tokens[positions].astype(np.int64)
     for size in range(2, max_tokens + 1):
         extended = np.flatnonzero(positions[1:] == positions[:-1] + 1)
         positions = positions[extended]

@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from hf_targets.data.tokenization import check_fast, encode, special_token_ids
+from hf_targets.data.tokenization import encode, special_token_ids
 
 _PART_OF_A_CHARACTER = "\ufffd"
 
@@ -50,14 +50,9 @@ class TokenizedText:
         found token by token; those of a token that does not end a character reach to the end of it.
 
         Raises:
-            ValueError: If the tokenizer is not a fast one, or `ids` has an id that it does not know.
+            ValueError: If the tokenizer is not a fast one.
         """
-        check_fast(tokenizer)
         ids = [int(id_) for id_ in ids]
-        num_ids = len(tokenizer)
-        unknown = next((id_ for id_ in ids if not 0 <= id_ < num_ids), None)
-        if unknown is not None:
-            raise ValueError(f"ids must be in [0, {num_ids - 1}] for this tokenizer, got {unknown}; drop padding")
         text = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
         again = cls.from_text(text, tokenizer)
         return again if again.ids == ids else cls._piece_by_piece(ids, tokenizer)

@@ -53,16 +53,9 @@ def _check(arrays: dict[str, np.ndarray], vocab_size: int, documents: list[str],
     _require(fits and (np.diff(offsets) >= 2).all(), "offsets must rise from 0 to the number of tokens, by 2 or more")
     _require(_within(tokens, vocab_size), f"tokens must be in [0, {vocab_size})")
     _require(not np.isin(tokens, special_ids).any(), "a phrase must have no special token")
-    phrases = {
-        tokens[first:stop].tobytes() for first, stop in zip(offsets[:-1][alive], offsets[1:][alive], strict=True)
-    }
-    _require(len(phrases) == alive.sum(), "phrases must be distinct")
-    _require(len(set(documents)) == len(documents), "documents must be distinct names")
-    _require(sources.shape[1] == 4, "sources must have 4 columns")
-    slots, numbers, starts, ends = (sources - [vocab_size, 0, 0, 0]).T
+    slots, numbers = sources[:, 0] - vocab_size, sources[:, 1]
     _require(_within(slots, len(alive)) and alive[slots].all(), "a source must name a phrase")
     _require(_within(numbers, len(documents)), "a source must name a document")
-    _require(((starts >= 0) & (starts <= ends)).all(), "a source must have characters 0 <= start <= end")
 
 
 def _within(values: np.ndarray, stop: int) -> bool:

@@ -117,9 +117,8 @@ def test_an_abbreviation_is_no_stop():
     assert not any("Navy." in phrase for phrase in found)
 
 
-def test_tags_and_rules_may_be_ones_own():
+def test_tags_may_be_ones_own():
     def tag(words):
-        return [(word, "A" if word[0] == "o" else "B") for word in words]
+        return [(word, {"old": "JJ", "cat": "NN"}.get(word, ".")) for word in words]
 
-    assert chunks(TEXT, tag=tag, grammar="NP: {<A><B>}") == ["old cat", "on the"]
-    assert chunks(TEXT, tag=tag, grammar="XP: {<A><B>}", labels=["XP"]) == ["old cat", "on the"]
+    assert chunks(TEXT, tag=tag) == ["old cat"]
