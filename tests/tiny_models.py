@@ -99,10 +99,14 @@ KINDS = (*TARGETS, "separate_output_heads", "phrases")
 
 def make_any(family: str, kind: str) -> PreTrainedModel:
     """Return a model of one of `KINDS` on a tiny backbone."""
+    if kind != "phrases":
+        return make_model(family, target=kind)
     starts = {"opt": {"phrase_start": "tokens"}, "phi": {"phrase_start": "tokens", "phrase_encoder_kind": "mean"}}
-    return (
-        make_dynamic_model(family, **starts.get(family, {})) if kind == "phrases" else make_model(family, target=kind)
-    )
+    model = make_dynamic_model(family, **starts.get(family, {}))
+    for parameter in model.phrase_encoder.parameters():
+        if not parameter.any():  # as after a first step: what is read by zeros has no gradient
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
 
 
 def new_part(model: PreTrainedModel) -> torch.nn.Module:
