@@ -18,7 +18,6 @@ from .crammed_bert.model import CrammedBertForSequenceClassification as CrammedB
 from .curves.configuration import CurveConfig as CurveConfig
 from .curves.reconstruction import reconstruction_error as reconstruction_error
 from .curves.sentence_curve import SentenceCurve as SentenceCurve
-from .data.batches import TokenBatchSampler as TokenBatchSampler
 from .data.blocks import enclosed_blocks as enclosed_blocks
 from .data.blocks import pack_blocks as pack_blocks
 from .data.corpora import documents_of as documents_of
@@ -26,7 +25,6 @@ from .data.corpora import load_corpus as load_corpus
 from .data.pair_encoding import encode_pairs as encode_pairs
 from .data.pair_encoding import filter_pairs as filter_pairs
 from .data.pairs import load_pairs as load_pairs
-from .data.pairs import pair_references as pair_references
 from .data.tokenization import train_bpe_tokenizer as train_bpe_tokenizer
 from .data.tokenization import train_joint_bpe as train_joint_bpe
 from .data.tokenization import train_masking_tokenizer as train_masking_tokenizer
@@ -41,7 +39,6 @@ from .evaluation.diversity_callback import GradientDiversityCallback as Gradient
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.quotes import check_quotes as check_quotes
-from .evaluation.sentences import train_splitter as train_splitter
 from .evaluation.translation import bleu_interval as bleu_interval
 from .evaluation.translation import score_texts as score_texts
 from .evaluation.translation import translate as translate

@@ -20,7 +20,7 @@ def punkt_sentences(text: str) -> list[str]:
     except LookupError:
         raise LookupError(
             "sentences are cut by NLTK's Punkt model, which is not on this machine; get it with `python -m "
-            "nltk.downloader punkt_tab`, or give split=train_splitter(texts) with texts to learn abbreviations from"
+            "nltk.downloader punkt_tab`, or give as split= what hf_targets.evaluation.sentences.train_splitter returns"
         ) from None
 
 
