@@ -151,7 +151,7 @@ class StoredStates(torch.utils.data.Dataset):
             try:
                 with unfinished.open("wb") as out, tqdm(total=len(ids), unit=" rows", desc="hidden states") as bar:
                     for batch in tokens.with_format("torch", device=model.device).iter(batch_size):
-                        states = model.base_model(**batch, use_cache=False)[0]
+                        states = model.base_model(**batch, use_cache=False)[0]  # pyright: ignore[reportCallIssue]
                         out.write(states.to(model.dtype).cpu().contiguous().view(torch.uint8).numpy().tobytes())
                         bar.update(len(states))
                 unfinished.replace(file)

@@ -79,7 +79,7 @@ class Scoring:
         labels: list[Tensor],
         layers: list[nn.Linear],
         drafted: DraftVocabulary | None,
-    ) -> tuple[Tensor, list[Tensor | None]]:
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
         """Return the weighted sum of all losses, and the sum of each, without a gradient; None if not computed.
 
         Args:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import datasets
 from datasets import Dataset
+from datasets.config import HF_DATASETS_CACHE
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.reformer.repair import repair_reformer
@@ -76,7 +76,7 @@ class DraftText:
     num_prompts: int = field(default=8, metadata={"help": "Held-out texts to measure on."})
     prompt_tokens: int = field(default=16, metadata={"help": "Tokens of a prompt that is no user's turn."})
     cache_dir: str = field(
-        default=str(Path(datasets.config.HF_DATASETS_CACHE, "frozen_base")),
+        default=str(Path(HF_DATASETS_CACHE, "frozen_base")),
         metadata={"help": "Folder that keeps the model's own texts, and its hidden states."},
     )
     dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "Type of the model's weights."})
@@ -107,7 +107,7 @@ class DraftText:
         prompts = list(prompts[: self.num_prompts])
         return [left_padded(prompts[start : start + size], 0) for start in range(0, len(prompts), size)]
 
-    def _corpus(self) -> Mapping[str, Dataset]:
+    def _corpus(self) -> Mapping[Any, Dataset]:
         return load_corpus(str(self.dataset), max_train_words=self.max_train_words, config_name=self.dataset_config)
 
     def _written(self, base: PreTrainedModel, prompts: list[list[int]], seed: int) -> Dataset:
@@ -121,6 +121,7 @@ class DraftText:
         if missing := {column, documents} - {None, *parts[part].column_names}:
             raise ValueError(f"{name!r} has no column {missing}, but {parts[part].column_names}")
         turns = []
+        row: Any
         for row in parts[part].select(numbers):
             read: Any = [found["text"] for found in row[documents][:2]] if documents else []
             turn = "\n\n".join([*read, row[column].strip()])
