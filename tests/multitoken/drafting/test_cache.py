@@ -1,0 +1,29 @@
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from hf_targets.multitoken.drafting.cache import RaggedCache
+from hf_targets.multitoken.drafting.drafts import Draft
+from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
+
+
+def chain(num_rows, num_nodes):
+    tokens = torch.zeros(num_rows, num_nodes, dtype=torch.long)
+    positions = torch.arange(num_nodes).expand(num_rows, num_nodes)
+    return Draft(tokens, positions, list(range(1, num_nodes + 1)), tokens == 0)
+
+
+def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
+    layer, past = DynamicLayer(), HiddenStateCache()
+    tokens = torch.arange(6.0)[None, None, :, None].expand(2, 1, 6, 1)
+    layer.update(tokens, tokens)
+    past.update(tokens[:, :, :2], tokens[:, :, :2].long())
+    cache = DynamicCache()
+    cache.layers = [layer, past]
+    ragged = RaggedCache(cache, torch.ones(2, 6, dtype=torch.bool))
+    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
+    ragged.mask_for(chain(2, 2), torch.float32, tree=False)
+    layer.update(tokens[:, :, :3] + 6, tokens[:, :, :3] + 6)
+    ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]))
+    rows = [layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() for row in range(2)]
+    assert rows == [[0, 1, 2, 3, 4, 5, 6, 8], [0, 1, 2, 3, 4, 5, 6]]
