@@ -33,7 +33,7 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
 from hf_targets.gaussian_diffusion.initialization import BERT_DEVIATION, draw, draw_as_difformer, draw_as_dinoiser
 from hf_targets.gaussian_diffusion.lengths import LengthPredictor
-from hf_targets.gaussian_diffusion.process import Process, process_of
+from hf_targets.gaussian_diffusion.process import DiscreteProcess, Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.gaussian_diffusion.vocabulary import Vocabulary
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
@@ -173,6 +173,7 @@ class DifformerForConditionalGeneration(
             timesteps = process.times(self._uniforms(len(ids), generator), self._least_time())
         if noise is None:
             noise = self._drawn(torch.randn, clean.shape, generator)
+        _check_noise(process, timesteps, noise, clean)
         of_clean, of_noise = (factor[:, None, None].to(clean.dtype) for factor in process.deviations(timesteps))
         state = of_clean * clean + of_noise * noise.to(clean.dtype)
         if self_condition is None and config.self_conditioning == "half":
@@ -353,6 +354,21 @@ def _check_labels(config: DifformerConfig, labels: Tensor, input_ids: Tensor) ->
     is_target = labels != IGNORED
     if can_look(labels) and (is_target[:, 1:] & ~is_target[:, :-1]).any():
         raise ValueError("labels may be -100 after the end of a text only, got -100 before a token; pad on the right")
+
+
+def _check_noise(process: Process, timesteps: Tensor, noise: Tensor, clean: Tensor) -> None:
+    """Check times (batch,) and noise for embeddings (batch, time, latent)."""
+    if timesteps.shape != clean.shape[:1] or noise.shape != clean.shape:
+        raise ValueError(
+            f"timesteps must be ({len(clean)},) and noise {tuple(clean.shape)}, got {tuple(timesteps.shape)} and "
+            f"{tuple(noise.shape)}"
+        )
+    if can_look(timesteps):
+        least, most = process.bounds
+        if not ((timesteps >= least) & (timesteps <= most)).all():
+            raise ValueError(f"timesteps must be in [{least:g}, {most:g}], got {timesteps.tolist()}")
+        if isinstance(process, DiscreteProcess) and (timesteps != timesteps.floor()).any():
+            raise ValueError(f"timesteps must be whole, as the schedule has steps, got {timesteps.tolist()}")
 
 
 def _check_length(config: DifformerConfig, what: str, ids: Tensor) -> None:
