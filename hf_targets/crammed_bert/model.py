@@ -159,8 +159,8 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
 
         Args:
             attention_mask: (batch, time), 0 at padding; the pooled state needs it in this form.
-            labels: (batch,), class ids, or numbers where `num_labels` is 1; or (batch, num_labels), 0 or 1 for each of
-                several classes. `config.problem_type` chooses the loss; None: what labels look like.
+            labels: (batch,), class ids, -100 for none, or numbers where `num_labels` is 1; or (batch, num_labels), 0 or
+                1 for each of several classes. `config.problem_type` chooses the loss; None: what labels look like.
             others: As for `CrammedBertModel`.
         """
         if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
@@ -178,7 +178,8 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         logits = self.classifier(outputs.last_hidden_state, attention_mask)
         loss = None
         if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            problem_type = cast(CrammedBertConfig, self.config).problem_type
+            loss = _class_loss(logits, labels.to(logits.device), problem_type)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -194,3 +195,21 @@ def _pooled(hidden: Tensor, attention_mask: Tensor | None, *, first: bool) -> Te
     # Departs: the published program takes the mean with the padding in it, so that a text's class depends on its batch
     kept = hidden.masked_fill(~keep[..., None], 0.0).sum(dim=1)
     return kept / keep.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def _class_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tensor:
+    """Return the mean loss of logits (texts, num_labels) that Transformers' `problem_type` names; 0 without a class.
+
+    Args:
+        problem_type: None: a regression where there is one label, classes where labels are integers, and else several
+            classes.
+    """
+    if problem_type is None:
+        classes = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        problem_type = "regression" if logits.shape[1] == 1 else classes
+    if problem_type == "regression":
+        return F.mse_loss(logits, labels.to(logits.dtype).view_as(logits))
+    if problem_type == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+    return total / (labels != IGNORED).sum().clamp(min=1)

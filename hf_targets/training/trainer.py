@@ -18,6 +18,7 @@ from transformers import (
     EarlyStoppingCallback,
     EvalPrediction,
     PreTrainedModel,
+    PrinterCallback,
     Trainer,
     TrainerState,
     TrainingArguments,
@@ -34,7 +35,7 @@ from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.training.checkpoints import newest_checkpoint
-from hf_targets.training.loss_parts import CosinePenalty, LossParts
+from hf_targets.training.loss_parts import CosinePenalty, LossParts, TimedLogs
 from hf_targets.training.uploads import uploads_of_own_files
 
 WORDS_COLUMN = NUM_WORDS
@@ -139,6 +140,9 @@ class TargetTrainer(Trainer):
         if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
             args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        if self.args.disable_tqdm:
+            self.remove_callback(PrinterCallback)
+            self.add_callback(TimedLogs)
         base = getattr(unwrapped(cast(nn.Module, self.model)), "backbone", None)
         # looked at once: an evaluation changes the mode of the model, by which it is told
         self._base_is_trained = isinstance(base, PreTrainedModel) and is_trained(base)

@@ -134,6 +134,15 @@ def test_a_classifier_loads_nothing_but_a_whole_model(tmp_path):
         CrammedBertForSequenceClassification.from_pretrained(tmp_path / "heads")
 
 
+def test_texts_without_a_class_have_loss_0_and_finite_gradients():
+    model, ids = make_crammed_bert(classifier=True, num_labels=3), token_ids(2, 6)
+    loss = model(ids, labels=torch.tensor([-100, -100])).loss
+    loss.backward()
+    assert loss == 0 and all(torch.isfinite(one.grad).all() for one in model.parameters() if one.grad is not None)
+    one = model(ids, labels=torch.tensor([2, -100])).loss
+    torch.testing.assert_close(one, model(ids[:1], labels=torch.tensor([2])).loss)
+
+
 def test_a_mask_of_half_precision_counts_as_one_of_integers():
     model, ids = make_crammed_bert(), token_ids(1, 300)
     mask = torch.ones_like(ids)

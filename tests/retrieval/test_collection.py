@@ -264,3 +264,11 @@ def test_a_collection_whose_creator_was_killed_can_be_opened_and_filled(folder):
     collection.add(SHELF)
     assert_holds(collection, SHELF)
     assert [name for name, _ in collection.retrieve(["dead"], 1, by="words")[0]] == ["three"]
+
+
+@pytest.mark.parametrize("door", [DocumentCollection.create, DocumentCollection.open])
+def test_a_folder_of_the_older_layout_is_told_with_the_way_out(folder, door):
+    folder.mkdir()
+    (folder / "collection.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"older .* new collection"):
+        door(folder, LetterEncoder())
