@@ -305,6 +305,7 @@ print("same")
 """
 
 
+@pytest.mark.compiled
 def test_compiling_gives_the_same_loss_and_gradients():
     # in a process of its own: the shape checks of the test run cannot be compiled
     done = run_program(_COMPILED)

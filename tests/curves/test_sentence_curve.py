@@ -228,6 +228,7 @@ print("same")
 """
 
 
+@pytest.mark.compiled
 def test_compiling_gives_the_same_in_one_graph_for_one_width_and_for_many():
     # in a process of its own: the shape checks of the test run cannot be compiled
     done = run_program(_COMPILED)

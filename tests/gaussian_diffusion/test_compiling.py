@@ -1,5 +1,7 @@
 """Compiled, batches of several sizes, whose noise the model draws, give the same loss and gradients."""
 
+import pytest
+
 from tests.programs import run_program
 
 _COMPILED = """
@@ -15,6 +17,7 @@ print("same")
 """
 
 
+@pytest.mark.compiled
 def test_compiling_gives_the_same_loss_and_gradients():
     # in a process of its own: the shape checks of the test run cannot be compiled
     done = run_program(_COMPILED)
