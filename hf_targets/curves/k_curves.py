@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from hf_targets.curves.configuration import CurveConfig
+
 
 class CurveMixture(nn.Module):
     """K-curve prediction: K copies of a curve, each after a learnt token, and a network that weighs the K results.
@@ -25,6 +27,11 @@ class CurveMixture(nn.Module):
         # no bias in the last layer: it would shift all K scores equally
         self.scorer = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 1, bias=False))
         self.reset_parameters()
+
+    @classmethod
+    def of(cls, curve: CurveConfig | None, dim: int) -> "CurveMixture | None":
+        """Return the choice among the curves of a configuration; None if there are not several."""
+        return None if curve is None or curve.num_curves == 1 else cls(dim, curve.num_curves)
 
     def reset_parameters(self) -> None:
         """Initialise the embeddings of the K tokens at random; the scorer's layers initialise themselves."""

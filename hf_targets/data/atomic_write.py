@@ -25,9 +25,9 @@ def full_disk_named(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def is_left_over(path: Path) -> bool:
-    """Return whether a file or folder has not changed for an hour; False if another process has removed it."""
+    """Return whether a file, or a folder with its files, has not changed for an hour; False if it is being removed."""
     with suppress(FileNotFoundError):
-        return path.stat().st_mtime < time.time() - _SECONDS
+        return max(one.stat().st_mtime for one in (path, *path.rglob("*"))) < time.time() - _SECONDS
     return False
 
 

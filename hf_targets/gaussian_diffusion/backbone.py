@@ -161,8 +161,7 @@ class DifformerDecoder(nn.Module):
         self.config = config
         curve = cast(CurveConfig | None, config.curve)
         self.curve = None if curve is None else SentenceCurve(curve)
-        num_curves = 1 if curve is None else curve.num_curves
-        self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
+        self.curves = CurveMixture.of(curve, config.hidden_size)
         num_positions = config.max_position_embeddings
         if curve is not None:
             num_positions = curve.num_control_points_for(num_positions)

@@ -108,8 +108,7 @@ class MdlmBackbone(nn.Module):
         self.output_layer = OutputLayer(config)
         curve = cast(CurveConfig | None, config.curve)
         self.curve = None if curve is None else SentenceCurve(curve)
-        num_curves = 1 if curve is None else curve.num_curves
-        self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
+        self.curves = CurveMixture.of(curve, config.hidden_size)
         self.num_token_layers = num_token_layers(config)
 
     def forward(

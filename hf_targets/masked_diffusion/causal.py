@@ -46,8 +46,7 @@ class CausalReading(nn.Module):
         self.config = config
         curve = cast(CurveConfig | None, config.curve)
         self.curve = None if curve is None else SentenceCurve(curve)
-        num_curves = 1 if curve is None else curve.num_curves
-        self.curves = CurveMixture(config.hidden_size, num_curves) if num_curves > 1 else None
+        self.curves = CurveMixture.of(curve, config.hidden_size)
         self.num_token_layers = num_token_layers(config)
         if config.annealing_steps is not None:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))

@@ -16,6 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.backbones.positions import position_limit
+from hf_targets.data.atomic_write import written_together
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.checkpoint import identity_of
 
@@ -94,10 +95,8 @@ def write_texts(
                 read = {name: part.to(model.device) for name, part in left_padded(batch, padding).items()}
                 texts: Any = writer.generate(**read, streamer=_Bar(bar))  # pyright: ignore
                 written = [_ended(text, ends) for text in texts[:, longest:].tolist()]
-                kept.mkdir(parents=True, exist_ok=True)
-                unfinished = file.with_suffix(f".{os.getpid()}")
-                unfinished.write_text(json.dumps(written), encoding="utf-8")
-                unfinished.replace(file)
+                with written_together(kept, file.name) as unfinished:
+                    (unfinished / file.name).write_text(json.dumps(written), encoding="utf-8")
             rows += json.loads(file.read_text(encoding="utf-8"))
             bar.update(sum(len(other) * (block_size - max(map(len, other))) for other in batches[: number + 1]) - bar.n)
     columns: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
@@ -146,17 +145,15 @@ class StoredStates(torch.utils.data.Dataset):
         size = shape[0] * shape[1] * shape[2]
         file = Path(folder, f"states-{_digest(model, tokens[:])}.bin")
         if not file.is_file() or file.stat().st_size != size * model.dtype.itemsize:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = file.with_suffix(f".{os.getpid()}")
-            try:
-                with unfinished.open("wb") as out, tqdm(total=len(ids), unit=" rows", desc="hidden states") as bar:
-                    for batch in tokens.with_format("torch", device=model.device).iter(batch_size):
-                        states = model.base_model(**batch, use_cache=False)[0]  # pyright: ignore[reportCallIssue]
-                        out.write(states.to(model.dtype).cpu().contiguous().view(torch.uint8).numpy().tobytes())
-                        bar.update(len(states))
-                unfinished.replace(file)
-            finally:
-                unfinished.unlink(missing_ok=True)
+            with (
+                written_together(folder, file.name) as unfinished,
+                (unfinished / file.name).open("wb") as out,
+                tqdm(total=len(ids), unit=" rows", desc="hidden states") as bar,
+            ):
+                for batch in tokens.with_format("torch", device=model.device).iter(batch_size):
+                    states = model.base_model(**batch, use_cache=False)[0]  # pyright: ignore[reportCallIssue]
+                    out.write(states.to(model.dtype).cpu().contiguous().view(torch.uint8).numpy().tobytes())
+                    bar.update(len(states))
         self._states = torch.from_file(str(file), size=size, dtype=model.dtype).view(shape)
 
     def __len__(self) -> int:

@@ -38,8 +38,7 @@ class BlockDecoder(GradientCheckpointingLayer):
         curve = cast(CurveConfig | None, config.curve)
         self.num_words = config.ngram_size
         self.curve = None if curve is None else SentenceCurve(curve)
-        num_curves = 1 if curve is None else curve.num_curves
-        self.curves = CurveMixture(width, num_curves) if num_curves > 1 else None
+        self.curves = CurveMixture.of(curve, width)
         num_steps = self.num_words if curve is None else curve.num_control_points_for(self.num_words)
         self.steps = nn.Parameter(torch.empty(num_steps, width))
         self.lstm = nn.LSTM(width, width, batch_first=True)

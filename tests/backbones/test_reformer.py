@@ -188,6 +188,9 @@ def test_axial_positions_train_on_texts_of_any_length_up_to_their_grid():
     model.train()(ids, labels=ids).loss.backward()
     with pytest.raises(ValueError, match="fills 40 positions"):
         model(token_ids(1, 33))
+    model = make_reformer(**{**AXIAL, "axial_pos_shape": (3, 7)}, attn_layers=["local", "local"]).train()
+    with pytest.raises(ValueError, match="must be a multiple of 8"):
+        model(ids)
 
 
 @pytest.mark.parametrize("kind", ["plain", "wrapped", "ensemble"])

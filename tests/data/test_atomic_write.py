@@ -6,6 +6,7 @@ from itertools import count
 import pytest
 import torch
 
+from hf_targets.data.atomic_write import written_together
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.vector_index import VectorIndex
 from tests.small_tokenizers import BPE
@@ -52,7 +53,7 @@ def test_a_save_killed_before_any_of_its_renames_and_removals_leaves_the_old_or_
         old.save(folder)
         was_killed = saved_until_killed(new, folder, step)
         seen.append(len(load(folder)))
-        for left in (*folder.glob(".unfinished-*"), *folder.glob("*.faiss")):
+        for left in (*folder.glob(".unfinished-*/*"), *folder.glob(".unfinished-*"), *folder.glob("*.faiss")):
             os.utime(left, (0, 0))
         make(5).save(folder)
         assert len(load(folder)) == 5
@@ -60,3 +61,12 @@ def test_a_save_killed_before_any_of_its_renames_and_removals_leaves_the_old_or_
         if not was_killed:
             break
     assert step >= 2 and seen == sorted(seen) and set(seen) == {3, 4}
+
+
+def test_what_another_process_still_writes_to_is_left_alone(tmp_path):
+    with written_together(tmp_path, "long") as unfinished:
+        (unfinished / "long").write_text("begun")
+        os.utime(unfinished, (0, 0))
+        with written_together(tmp_path, "short") as other:
+            (other / "short").write_text("whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"long", "short"}

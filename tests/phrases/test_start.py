@@ -22,11 +22,12 @@ ENCODERS = {
 }
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-@pytest.mark.parametrize("kind", ["copy", "mean", "untied"])
+# an embedding that is tied serves both sides, and Reformer's output embedding is wider than the other
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(name, kind) for kind in ("copy", "mean", "untied") for name in CONFIGS if kind == "untied" or name != "reformer"],
+)
 def test_an_untrained_phrase_is_scored_as_its_first_token_less_a_bias_and_read_as_its_last(family, kind):
-    if family == "reformer" and kind != "untied":
-        pytest.skip("its output embedding is wider than the other")
     model = DynamicVocabForCausalLM.from_base(make_backbone(family), **ENCODERS[kind]).eval()
     ids, vocabulary = phrase_ids(), make_vocabulary()
     logits = model(ids, phrases=vocabulary).logits

@@ -33,7 +33,14 @@ class ChunkRule:
         used = [lengths[kind] for kind in set(config.attn_layers)]
         grid = math.prod(config.axial_pos_shape) if config.axial_pos_embds else None
         longest = config.max_position_embeddings if grid is None else min(grid, config.max_position_embeddings)
-        return cls(min(used), math.lcm(*used), longest, grid if training else None)
+        rule = cls(min(used), math.lcm(*used), longest, grid if training else None)
+        if rule.only is not None and (rule.only > longest or (rule.only > rule.shortest and rule.only % rule.multiple)):
+            raise ValueError(
+                f"prod(axial_pos_shape) must be a multiple of {rule.multiple}, as of the chunk lengths, and at most "
+                f"max_position_embeddings={config.max_position_embeddings} in training, got "
+                f"{tuple(config.axial_pos_shape)}; choose another, or axial_pos_embds=False"
+            )
+        return rule
 
     def padded(self, length: int) -> int:
         """Return the length to which a text is padded; raise ValueError if there are not so many positions."""
