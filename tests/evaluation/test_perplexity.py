@@ -147,3 +147,14 @@ def test_strings_are_judged_by_their_tokens_and_prefixes_by_their_characters():
 def test_blocks_that_cannot_be_judged_are_refused(blocks, says):
     with pytest.raises(ValueError, match=says):
         perplexity_of_blocks(MODEL, blocks)
+
+
+@pytest.mark.parametrize(("texts", "lengths"), [([[1, 2]], 2), ([[1, 2]], -1), ([], 0), (["the cat"], 0)])
+def test_generated_texts_that_cannot_be_judged_are_refused(texts, lengths):
+    with pytest.raises(ValueError, match="text"):
+        perplexity_of_generated_texts(MODEL, texts, prefix_lengths=lengths)
+
+
+def test_a_text_without_its_prefix_is_refused():
+    with pytest.raises(ValueError, match="prefix 'dog'"):
+        num_prefix_tokens(["the cat"], ["dog"], train_bpe_tokenizer(SENTENCES, vocab_size=280))
