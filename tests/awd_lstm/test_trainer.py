@@ -151,6 +151,15 @@ def test_finetuning_averages_from_the_first_step_and_stops_where_the_mean_would_
         )
 
 
+def test_an_evaluation_after_training_begins_no_mean(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=10, **WORSE)
+    trainer.train()
+    before = weights(trainer.model)
+    trainer.evaluate()
+    assert trainer._average is None
+    assert_same(before, weights(trainer.model), rtol=0, atol=0)
+
+
 def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_path):
     def run(resume):
         trainer = make_trainer(tmp_path, max_steps=10, average_from_start=True, **WORSE)
@@ -160,6 +169,19 @@ def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_pa
     whole, again = run(resume=None), run(resume=True)
     assert whole.state.global_step == again.state.global_step == 3
     assert_same(weights(whole.model), weights(again.model), rtol=1e-5, atol=1e-7)
+
+
+def test_a_second_training_scales_its_rates_once(tmp_path):
+    moved = []
+    for times in (1, 2):
+        trainer = make_trainer(tmp_path, max_steps=1, weight_decay=0.0, save_strategy="no")
+        for _ in range(times):
+            before = weights(trainer.model)
+            trainer.model.load_state_dict(make_awd_lstm().state_dict())
+            trainer.train()
+        moved.append(weights(trainer.model))
+    assert before.keys() == moved[0].keys()
+    assert_same(*moved, rtol=0, atol=0)
 
 
 _TWO = """
