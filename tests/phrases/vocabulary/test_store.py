@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
@@ -116,6 +116,7 @@ steps = st.lists(
 
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(steps)
+@example([("add", name, [phrase], 0) for name, phrase in (("a", 7), ("b", 5), ("c", 6))])
 def test_a_table_keeps_what_a_dictionary_of_lists_keeps(steps):
     table, expected = SourceTable(), {}
     for kind, *arguments in steps:
