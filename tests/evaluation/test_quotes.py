@@ -65,6 +65,7 @@ DOCUMENTS = [
         ('"oat is red" [1]', ["fabricated"]),
         ('"boat is re" [1]', ["fabricated"]),
         ('"the old man\'s boat ... sank in 1912" [1]', ["spliced"]),
+        ('"boat is red[...]It sank in 1912" [1]', ["spliced"]),
         ('"boat is red" and "It is big" [1]', ["misattributed"]),
         ('"boat is red" [0]', ["misattributed"]),
         ('"boat is red", as some say [1]; "" [1]', []),
@@ -82,3 +83,7 @@ def test_markers_without_a_span_are_counted_and_spans_say_where_they_are():
     for wrong in ("a", {"1": "a"}, [{"title": "a"}]):
         with pytest.raises(ValueError, match="list"):
             check_quotes("a", wrong)
+    titled, answer = [{"title": "The Sea", "text": "It is big."}] * 2, "The Sea[1][2]"
+    assert [span.markers for span in check_quotes(answer, titled, phrases=[(0, len(answer))]).right] == [(1, 2)]
+    with pytest.raises(ValueError, match="phrase"):
+        check_quotes(answer, titled, phrases=[(0, len(answer) + 1)])

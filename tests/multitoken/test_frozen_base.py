@@ -1,5 +1,7 @@
 """Text that a frozen model writes, and its stored states, from which heads learn what they learn from the model."""
 
+import shutil
+
 import pytest
 import torch
 from scipy import stats
@@ -57,6 +59,23 @@ def test_blocks_depend_on_the_seed_alone_and_leave_the_global_random_state_as_it
     assert all(map(torch.equal, one, again))
     assert not torch.equal(one[0], other[0])
     assert len({tuple(row) for row in one[0].tolist()}) == 7  # batches go on with the seed
+
+
+def test_without_an_end_token_every_block_is_full(sample):
+    model = make_backbone("gpt2")
+    model.generation_config.eos_token_id = None
+    ids, mask, labels = sample(model, 20, batch_size=20, block_size=25)
+    assert (ids == END).any() and mask.all()  # a token like any other here
+    assert torch.equal(labels[:, 1:], ids[:, 1:])
+
+
+def test_texts_depend_on_the_weights_and_not_on_how_the_model_would_otherwise_generate(sample, tmp_path):
+    plain, changed = make_backbone("gpt2"), make_backbone("gpt2")
+    changed.generation_config.update(top_k=2, temperature=0.1, repetition_penalty=5.0, min_length=9)
+    one, other = sample(plain), sample(make_backbone("gpt2", 1))
+    assert not torch.equal(one[0], other[0])
+    shutil.rmtree(tmp_path)  # so that the same texts are written anew
+    assert all(map(torch.equal, one, sample(changed))) and changed.generation_config.top_k == 2
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])

@@ -72,5 +72,12 @@ def test_a_match_must_bring_what_the_heads_would_have():
         assert auto.choose(found=True) == kind
 
 
+@pytest.mark.parametrize("length", [1, K])
+def test_a_shorter_draft_costs_half_and_its_share_of_the_other_half(length):
+    auto = make_auto(heads=0.6)
+    auto.record("heads", length, 0.0, whole=True)
+    assert auto.kinds["heads"].trust == pytest.approx(MOST_TRUST - 0.3 * (1 + length / K) + SHARE)
+
+
 def test_drafts_that_cost_more_than_two_passes_are_not_begun():
     assert make_auto(heads=MOST_TRUST + 0.01).choose(found=False) == "plain"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from transformers import GenerationConfig
 
-from hf_targets.multitoken.drafting.chains import ChainDrafter, PromptLookup
+from hf_targets.multitoken.drafting.chains import ChainDrafter, PromptLookup, TextIndex, draft_of
 from hf_targets.multitoken.drafting.drafts import Draft
 from hf_targets.multitoken.drafting.verification import verify
 
@@ -151,3 +151,20 @@ def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabi
     logits = torch.zeros(num_rows, draft.tokens.shape[1] + 1, vocab)  # the model itself gives all tokens alike
     first = verify(draft, logits, lambda tokens, logits: logits, sample=True).tokens[:, 0]
     assert stats.chisquare(torch.bincount(first, minlength=vocab).numpy()).pvalue > 1e-3
+
+
+@given(text=st.lists(st.integers(0, 2), min_size=1, max_size=20), size=st.integers(1, 3), count=st.integers(1, 4))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_an_index_finds_what_came_after_the_last_tokens_where_they_stood_last(text, size, count):
+    index = TextIndex(text[:4], size)
+    for token in text[4:]:
+        index.extend([token])
+    starts = [at for at in range(size, len(text)) if text[at - size : at] == text[-size:]]
+    assert index.following(count) == (text[starts[-1] :][:count] if starts else [])
+
+
+def test_found_tokens_of_several_rows_are_a_draft_as_long_as_each_is():
+    draft = draft_of([[5, 6], [], [7]], torch.device("cpu"))
+    assert draft.tokens.shape == (3, 2) and draft.tokens[draft.exists].tolist() == [5, 6, 7]
+    assert draft.exists.sum(dim=1).tolist() == [2, 0, 1]
+    assert (draft.parents.tolist(), draft.depths) == ([[0, 1]] * 3, [1, 2])
