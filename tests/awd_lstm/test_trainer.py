@@ -171,19 +171,6 @@ def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_pa
     assert_same(weights(whole.model), weights(again.model), rtol=1e-5, atol=1e-7)
 
 
-def test_a_second_training_scales_its_rates_once(tmp_path):
-    moved = []
-    for times in (1, 2):
-        trainer = make_trainer(tmp_path, max_steps=1, weight_decay=0.0, save_strategy="no")
-        for _ in range(times):
-            before = weights(trainer.model)
-            trainer.model.load_state_dict(make_awd_lstm().state_dict())
-            trainer.train()
-        moved.append(weights(trainer.model))
-    assert before.keys() == moved[0].keys()
-    assert_same(*moved, rtol=0, atol=0)
-
-
 _TWO = """
 import sys, torch
 from pathlib import Path

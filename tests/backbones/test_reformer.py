@@ -219,17 +219,6 @@ def test_no_gradient_flows_from_a_logit_to_a_later_token(layers):
         assert reached[position] and not reached[position + 1 :].any()
 
 
-def test_later_tokens_change_earlier_logits_through_the_hashes_alone():
-    one, other = token_ids(1, 48), token_ids(1, 48)
-    other[:, 24:] = token_ids(1, 24, seed=1)
-    for layers, changes in ((["local", "local"], False), (["lsh", "lsh"], True)):
-        model = make_reformer(attn_layers=layers)
-        differ = (model(one).logits - model(other).logits)[0, :24].abs().amax(-1) > 1e-4
-        assert bool(differ.any()) == changes
-    model = make_reformer(attn_layers=["lsh", "lsh"], lsh_attn_chunk_length=64)  # all of the text is one chunk
-    torch.testing.assert_close(model(one).logits[:, :24], model(other).logits[:, :24])
-
-
 def test_more_hashes_may_be_taken_in_evaluation_and_not_in_training():
     model, ids = make_wrapped(), token_ids(2, 24)
     assert torch.equal(model(ids, num_hashes=1).logits, model(ids).logits)
@@ -264,7 +253,6 @@ def test_a_repaired_model_is_copied_pickled_and_repaired_again_as_itself():
     ("given", "told"),
     [
         ({"attention_mask": torch.ones(2, 5)}, "attention_mask"),
-        ({"inputs_embeds": torch.ones(2, 13, 32)}, "inputs_embeds"),
         ({"output_attentions": True}, "output_attentions"),
         ({"past_buckets_states": object()}, "past_buckets_states"),
     ],

@@ -273,6 +273,6 @@ def test_too_many_phrases_drop_those_of_earlier_calls(encoded):
     with torch.no_grad():
         expected = {vocabulary: fresh(model, vocabulary) for vocabulary in (first, second, third)}
         encoded.clear()
-        for vocabulary in (first, first, second, second, first, third):
+        for vocabulary in (first, first, second, first, second, second, third):
             assert_same(model.phrase_table(vocabulary), expected[vocabulary])
-    assert encoded == [4, 3, 4, len(more)]
+    assert encoded == [4, 3, 4, 3, len(more)]
