@@ -44,7 +44,7 @@ def test_a_span_of_a_document_is_right_and_each_change_of_it_is_wrong_in_its_way
 
 DOCUMENTS = [
     "The old man\u2019s  boat\u00a0is red, not blue. It sank in 1912.",
-    'They called it ""Jaws"" for years. It is big.',
+    'They called it ""Jaws"" for years. It is big. A caf\u00e9.',
 ]
 
 
@@ -68,6 +68,9 @@ DOCUMENTS = [
         ('"boat is red[...]It sank in 1912" [1]', ["spliced"]),
         ('"boat is red" and "It is big" [1]', ["misattributed"]),
         ('"boat is red" [0]', ["misattributed"]),
+        ('"boat is red" [12]', ["misattributed"]),
+        ('"boat is red" [1] [2]', ["misattributed"]),
+        ('"a cafe\u0301" [2]', ["right"]),
         ('"boat is red", as some say [1]; "" [1]', []),
     ],
 )
@@ -85,5 +88,8 @@ def test_markers_without_a_span_are_counted_and_spans_say_where_they_are():
             check_quotes("a", wrong)
     titled, answer = [{"title": "The Sea", "text": "It is big."}] * 2, "The Sea[1][2]"
     assert [span.markers for span in check_quotes(answer, titled, phrases=[(0, len(answer))]).right] == [(1, 2)]
+    assert check_quotes('"The Sea It is big" [1]', titled).spliced
+    both = check_quotes('It sank[1]: "It sank" [1].', DOCUMENTS, phrases=[(0, 10), (12, 25)])
+    assert (both.num_other_markers, [span.start for span in both.right]) == (0, [0, 12, 13])
     with pytest.raises(ValueError, match="phrase"):
         check_quotes(answer, titled, phrases=[(0, len(answer) + 1)])

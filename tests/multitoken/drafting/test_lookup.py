@@ -61,6 +61,14 @@ def test_a_word_is_sure_from_the_threshold_on_which_is_four_tenths_by_default():
     assert extended([9], [UNSURE], assistant_confidence_threshold=0.0) == [9, 5, 9]
 
 
+def test_a_match_ends_with_the_longest_text_to_which_a_source_does_not_count():
+    config, one = make_config(), chain([[1]])
+    config.max_length = len(TEXT) + 1
+    for after_source, found in ((False, [[1]]), (True, [[6, 7, 8]])):
+        lookup = PromptLookup(config, after_source=after_source)
+        assert lookup.extend(one, torch.tensor([[UNSURE]]), [torch.tensor([TEXT])]).tokens.tolist() == found
+
+
 def test_a_row_may_become_shorter_than_its_draft():
     assert extended([1, 1, 1], [UNSURE] * 3, num_tokens=1) == [6]
     logits = torch.randn(1, 3, VOCAB)
