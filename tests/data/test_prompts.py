@@ -48,7 +48,8 @@ def test_messages_without_a_chat_template_are_refused_and_text_is_taken():
     for empty in ("", []):
         with pytest.raises(ValueError, match="prompt"):
             encode_prompt(tokenizer, empty)
-    tokenizer.chat_template = "{% if messages | length < 3 %}{{ raise_exception('roles') }}{% endif %}"
+    told = "messages | length == 2 or messages[0].role == 'system'"
+    tokenizer.chat_template = f"{{% if {told} %}}{{{{ raise_exception('roles') }}}}{{% endif %}}"
     for turns in (TURNS[:1], [TURNS[1]] * 2):  # what no system message explains
         with pytest.raises(TemplateError, match="roles"):
             encode_prompt(tokenizer, turns)

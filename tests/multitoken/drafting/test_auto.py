@@ -1,7 +1,7 @@
 """`AutoDrafts` measures once, drafts what pays, and loses little where nothing does."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_targets.multitoken.drafting.auto import MOST_TRUST, SHARE, AutoDrafts
@@ -40,6 +40,7 @@ def test_the_cost_of_each_kind_is_measured_once_and_kept(plain, drafted):
     costs=st.tuples(st.floats(0, K), st.floats(0, K)),
     rights=st.lists(st.tuples(st.booleans(), st.integers(0, K), st.integers(0, K)), min_size=1, max_size=300),
 )
+@example(costs=(1.0, 1.0), rights=[(False, 0, 3)] * 3 + [(False, 0, 0)] * 9)
 def test_each_kind_loses_at_most_two_passes_and_a_share_of_all(costs, rights):
     auto, lost = make_auto(lookup=costs[0], heads=costs[1]), dict.fromkeys(SIZES, 0.0)
     for found, *right in rights:
