@@ -30,12 +30,6 @@ def test_the_marked_line_is_the_mean_of_the_seeds_at_the_steps_they_share():
     assert thin == [[9, 5, 4], [7, 3]]
 
 
-@pytest.mark.parametrize(("values", "scale"), [((100.0, 11.0), "linear"), ((100.0, 10.0), "log")])
-def test_an_axis_is_logarithmic_if_its_values_span_a_decade(values, scale):
-    validation, training = plot_learning_curves({"plain": [log(*values)]}).axes
-    assert (validation.get_yscale(), training.get_yscale()) == (scale, "linear")
-
-
 @pytest.mark.parametrize(("part", "told"), [("loss_next_token", "the next token"), ("loss_masked_token", "masked")])
 def test_losses_are_compared_by_the_part_that_models_share(part, told):
     plain, heads = [{"step": 5, "loss": 3.0}], [{"step": 5, part: 2.9, "loss": 1.5}]

@@ -219,6 +219,12 @@ def test_embeddings_of_another_encoder_are_not_read(change, tmp_path, encoded):
     assert torch.equal(found, rows_of(copy.deepcopy(model), *PHRASES)[0])
 
 
+def test_files_tell_phrases_of_the_same_tokens_apart(tmp_path):
+    for phrases in ([(1, 2), (3, 4, 5)], [(1, 2, 3), (4, 5)]):
+        found = rows_of(model_with(tmp_path), *phrases)
+        assert all(map(torch.equal, found, rows_of(make_dynamic_model(), *phrases)))
+
+
 @pytest.mark.parametrize("kept", ["memory", "files"])
 def test_embeddings_of_autocast_are_not_taken_for_others(kept, tmp_path, encoded):
     types, model = [], model_with(tmp_path)
