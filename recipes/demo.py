@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import DocumentCollection, DynamicVocabForCausalLM, PhraseVocabulary, WordNgrams, documents_of
 from hf_targets.data.documentation import documentation_documents
+from hf_targets.data.prompts import encode_prompt
 from hf_targets.extras import require
 from hf_targets.phrases.cited_answers import first_line
 from hf_targets.phrases.decoding.token_scores import ScoredByTokens
@@ -37,7 +38,6 @@ from lab.speed import row_passes
 
 ASKED = "Question: {}\nAnswer in one or two sentences, with the words of the text."
 MINER = WordNgrams(max_tokens=8, trimmed=True)
-FOR_AN_ANSWER: Any = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
 COLUMNS = ["answered", "passes", "seconds", "text"]
 
 
@@ -123,7 +123,7 @@ def main(setup: Setup) -> None:
         documents = {str(n): {"title": name, "text": passages[name]} for n, (name, _) in enumerate(nearest, start=1)}
         found = {number: document["text"] for number, document in documents.items()}
         message = "".join(f"[{number}] {text}\n\n" for number, text in found.items()) + ASKED.format(question)
-        inputs = tokenizer.apply_chat_template([{"role": "user", "content": message}], **FOR_AN_ANSWER)
+        inputs = encode_prompt(tokenizer, [{"role": "user", "content": message}])
         write(model, inputs, none, max_new_tokens=2, prompt_lookup_num_tokens=2)  # what happens once is not timed
         phrases = PhraseVocabulary.from_documents(found, tokenizer, MINER, vocab_size=none.vocab_size)
         scored = {"phrases": phrases, "logits_processor": [ScoredByTokens(model, phrases)]}

@@ -81,6 +81,8 @@ class ChainDrafter:
 class TextIndex:
     """A text with, for each few tokens in it, where they stood last, and what came after them.
 
+    A pass takes as long however long the text is; the matcher of `PromptLookup` compares with all of it in each pass.
+
     Args:
         text: Its tokens so far.
         size: How many tokens must be the same.
