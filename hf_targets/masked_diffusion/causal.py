@@ -192,7 +192,7 @@ class _NoPositions(nn.Module):
 
 
 def _shifted(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return for each position the state of the one before it; of a row's first token its own."""
+    """Return for each position the state of the position before it; the first token of a row keeps its own."""
     moved = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
     if attention_mask is None:
         return moved

@@ -64,7 +64,7 @@ def write_texts(
         batch_size: Prompts at once.
     Returns: `input_ids`, `attention_mask` and `labels`, which are -100 at the prompt and at padding.
     Raises:
-        ValueError: If there is no prompt, or one is empty or leaves no room for a text, or the model has no so many
+        ValueError: If there is no prompt, or one is empty or leaves no room for a text, or the model has too few
             positions.
     """
     limit, lengths = position_limit(model), [len(prompt) for prompt in prompts]
