@@ -166,6 +166,14 @@ class PhraseStore:
             self._arrays = arrays
         return arrays
 
+    def keys_by_document(self) -> list[list[bytes]]:
+        """Return the `phrase_key`s of each document's phrases, sorted, then those of phrases without a source."""
+        with self._lock:
+            found = self._sources.by_document()
+            rest = np.setdiff1d(np.fromiter(self, np.int64), np.concatenate([[0], *found]))
+            groups = [{phrase_key(self.token_ids(id_)) for id_ in ids.tolist()} for ids in (*found, rest)]
+        return [sorted(keys) for keys in groups if keys]
+
     def expand(self, ids: TokenIds) -> list[int]:
         """Return `ids` with each phrase replaced by its tokens; ValueError if an id is neither token nor phrase."""
         expanded = []
