@@ -15,10 +15,12 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
+from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import position_limit
+from hf_targets.backbones.weight_access import is_sharded
+from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.atomic_write import written_together
 from hf_targets.maths.losses import IGNORED
-from hf_targets.multitoken.checkpoint import identity_of
 
 
 class _Bar(BaseStreamer):
@@ -36,8 +38,8 @@ class _Bar(BaseStreamer):
 
 
 def _digest(model: PreTrainedModel, *parts: Any) -> str:
-    """Return a number in hexadecimal digits that changes with a model's weights, their type, and with the parts."""
-    told = [identity_of(model) or model.name_or_path, str(model.dtype), *parts]
+    """Return a number in hexadecimal digits that changes with a model's weights and settings, and with the parts."""
+    told = [model.name_or_path if is_sharded(model) else weight_hash(model), str(model.dtype), *parts]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
@@ -93,7 +95,8 @@ def write_texts(
             if not file.is_file():
                 torch.manual_seed(seed + number * batch_size)
                 read = {name: part.to(model.device) for name, part in left_padded(batch, padding).items()}
-                texts: Any = writer.generate(**read, streamer=_Bar(bar))  # pyright: ignore
+                with without_dropout(writer):
+                    texts: Any = writer.generate(**read, streamer=_Bar(bar))  # pyright: ignore
                 written = [_ended(text, ends) for text in texts[:, longest:].tolist()]
                 with written_together(kept, file.name) as unfinished:
                     (unfinished / file.name).write_text(json.dumps(written), encoding="utf-8")
@@ -128,7 +131,7 @@ class StoredStates(torch.utils.data.Dataset):
     trainings on these rows read: 2 d bytes a token in half precision, 4 d in float32.
 
     Args:
-        model: The model, which is not in training mode.
+        model: The model. Its dropout is off meanwhile.
         rows: `input_ids` and `attention_mask`, all of one length.
         folder: Of the files of any models and rows, which it tells apart by weights and tokens.
         batch_size: Rows at once.
@@ -146,6 +149,7 @@ class StoredStates(torch.utils.data.Dataset):
         file = Path(folder, f"states-{_digest(model, tokens[:])}.bin")
         if not file.is_file() or file.stat().st_size != size * model.dtype.itemsize:
             with (
+                without_dropout(model),
                 written_together(folder, file.name) as unfinished,
                 (unfinished / file.name).open("wb") as out,
                 tqdm(total=len(ids), unit=" rows", desc="hidden states") as bar,
