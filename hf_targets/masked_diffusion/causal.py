@@ -4,12 +4,14 @@
 # (a mixin: the model defines the configuration and the backbone)
 
 import copy
+from collections.abc import Callable
 from os import PathLike
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 
 from hf_targets.backbones.dropout import without_dropout
@@ -51,8 +53,17 @@ class CausalReading(nn.Module):
         if config.annealing_steps is not None:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
+    def reset_parameters(self) -> None:
+        """Begin the annealing anew, as where a checkpoint has no step."""
+        if self.config.annealing_steps is not None:
+            init.zeros_(self.step)
+
     def forward(
-        self, backbone: PreTrainedModel, canvas: Tensor, attention_mask: Tensor | None, wanted: Wanted = NOTHING
+        self,
+        backbone: Callable[[], PreTrainedModel],
+        canvas: Tensor,
+        attention_mask: Tensor | None,
+        wanted: Wanted = NOTHING,
     ) -> BackboneOutput:
         """Return the input of the output matrix, (batch, length, d), and the curve.
 
@@ -60,9 +71,10 @@ class CausalReading(nn.Module):
         Departs: the first token of a row is predicted by its own state, as in Dream; DiffuLLaMA does not predict it.
 
         Args:
+            backbone: Returns the causal model. An argument that is one would be moved by accelerate.
             canvas, attention_mask: (batch, length), 0 at padding, only at the ends.
         """
-        base, states, weights = cast(PreTrainedModel, backbone.base_model), [], []
+        base, states, weights = cast(PreTrainedModel, backbone().base_model), [], []
         parts = (base, base) if self.curve is None else split_layers(base, self.num_token_layers)
         visible = self._visible(canvas.shape[1], canvas.device)
 
