@@ -66,7 +66,8 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     if model.heads.draft_vocabulary is not None:
         model.heads.draft_vocabulary.choose(train["input_ids"])
     if base.dtype != model.heads.float().layers[0].last_layer.weight.dtype:  # pyright: ignore
-        args = replace(args, bf16=True)  # heads in float32 learn from steps that are lost in bfloat16
+        # heads in float32 learn from steps that are lost in bfloat16
+        args = replace(args, bf16=True, use_cpu=args.device.type == "cpu")
     trainer = MultiTokenTrainer(model=model, args=args, train_dataset=stored)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if args.process_index:
