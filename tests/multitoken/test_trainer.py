@@ -97,6 +97,8 @@ def test_new_heads_on_a_trained_model_have_a_phase_and_a_rate_of_their_own_by_de
     trainer.train()
     assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-5, 1e-3}
     assert make_trainer(tmp_path, model)._head_warmup_steps == 0  # the heads are trained
+    with pytest.raises(ValueError, match="frozen"):
+        make_trainer(tmp_path, make_model("gpt2").requires_grad_(False), head_warmup_steps=2).train()
     assert make_trainer(tmp_path).new_parts_learning_rate is None  # of a random model
 
 
