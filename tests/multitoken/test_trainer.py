@@ -103,7 +103,7 @@ def test_new_heads_on_a_trained_model_have_a_phase_and_a_rate_of_their_own_by_de
 
 
 def test_a_model_that_began_at_random_keeps_its_rate_when_it_is_evaluated_first_and_when_it_is_loaded(tmp_path):
-    model, options = make_model("gpt2").train(), {"save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-4}
+    model, options = make_model("gpt2"), {"save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-4}
     model.backbone.name_or_path = model.config.backbone.name_or_path = "base"
     for steps in (1, 2):
         trainer = make_trainer(tmp_path, model, max_steps=steps, evaluation=blocks(3), **options)
