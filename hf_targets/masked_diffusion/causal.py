@@ -250,6 +250,8 @@ class MadeFromCausal:
         loading |= backbone_kwargs or {}
         check_loading(loading, model)
         base = load_base(model, loading, "model")
+        if isinstance(base, MadeFromCausal):
+            raise ValueError("the model is a masked diffusion model already; with_curve gives it a curve")
         output_embedding(base)  # raises an error before anything is made
         check_mask_token(base, mask_token_id)
         own = {"mask_token_id": mask_token_id, "shift": shift, "annealing_steps": annealing_steps, "curve": curve}

@@ -105,6 +105,8 @@ def test_the_backbone_is_the_given_model_and_keeps_its_ties_when_its_vocabulary_
 def test_what_cannot_be_a_diffusion_model_is_told(family, given, told):
     with pytest.raises(ValueError, match=told):
         MdlmForMaskedDiffusion.from_causal(make_backbone(family), **{"mask_token_id": MASK, **given})
+    with pytest.raises(ValueError, match="with_curve"):
+        MdlmForMaskedDiffusion.from_causal(make_from_causal(), mask_token_id=MASK)
 
 
 def test_a_causal_checkpoint_is_made_into_one_by_from_causal(tmp_path):
