@@ -142,7 +142,8 @@ class StoredStates(torch.utils.data.Dataset):
         self, model: PreTrainedModel, rows: Dataset, folder: str | os.PathLike[str], *, batch_size: int = 16
     ) -> None:
         self._rows = rows
-        tokens = rows.select_columns([name for name in rows.column_names if name not in ("labels", "num_words")])
+        read = [name for name in rows.column_names if name not in ("labels", "num_words")]
+        tokens = rows.with_format(None).select_columns(read)
         ids = tokens["input_ids"][:]
         shape = len(ids), len(ids[0]), model.get_output_embeddings().weight.shape[1]  # pyright: ignore
         size = shape[0] * shape[1] * shape[2]

@@ -122,7 +122,7 @@ def test_kept_states_are_of_a_model_s_settings_too_and_never_of_its_dropout(tmp_
     rows = write_texts(make_backbone("gpt2"), [[FIRST]] * 3, tmp_path, block_size=12)
     settings = ({}, {"layer_norm_epsilon": 0.3}, {"resid_pdrop": 0.5})
     models = [make_backbone("gpt2", **each).train() for each in settings]
-    kept = [StoredStates(model, rows, tmp_path)[:]["last_hidden_state"] for model in models]
+    kept = [StoredStates(model, rows.with_format("torch"), tmp_path)[:]["last_hidden_state"] for model in models]
     assert torch.equal(kept[0], kept[2]) and not torch.allclose(kept[0], kept[1])
     written = [write_texts(model, [[FIRST]] * 3, tmp_path / "other", block_size=12)[:] for model in models]
     assert written[0] == written[2] and all(model.training for model in models)
