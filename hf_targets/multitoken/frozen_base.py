@@ -17,7 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import position_limit
-from hf_targets.backbones.weight_access import is_sharded
+from hf_targets.backbones.weight_access import execution_device, is_sharded
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.atomic_write import written_together
 from hf_targets.maths.losses import IGNORED
@@ -94,7 +94,7 @@ def write_texts(
             file, longest = kept / f"{number * batch_size:06d}.json", max(map(len, batch))
             if not file.is_file():
                 torch.manual_seed(seed + number * batch_size)
-                read = {name: part.to(model.device) for name, part in left_padded(batch, padding).items()}
+                read = {name: part.to(execution_device(model)) for name, part in left_padded(batch, padding).items()}
                 with without_dropout(writer):
                     texts: Any = writer.generate(**read, streamer=_Bar(bar))  # pyright: ignore
                 written = [_ended(text, ends) for text in texts[:, longest:].tolist()]
@@ -155,7 +155,7 @@ class StoredStates(torch.utils.data.Dataset):
                 (unfinished / file.name).open("wb") as out,
                 tqdm(total=len(ids), unit=" rows", desc="hidden states") as bar,
             ):
-                for batch in tokens.with_format("torch", device=model.device).iter(batch_size):
+                for batch in tokens.with_format("torch", device=execution_device(model)).iter(batch_size):
                     states = model.base_model(**batch, use_cache=False)[0]  # pyright: ignore[reportCallIssue]
                     out.write(states.to(model.dtype).cpu().contiguous().view(torch.uint8).numpy().tobytes())
                     bar.update(len(states))

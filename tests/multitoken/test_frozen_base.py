@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from scipy import stats
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
@@ -118,10 +119,11 @@ def test_heads_learn_from_stored_states_what_they_learn_from_the_model(target, d
     assert len(list(tmp_path.glob("states-*"))) == 1
 
 
-def test_kept_states_are_of_a_model_s_settings_too_and_never_of_its_dropout(tmp_path):
+def test_kept_states_are_of_a_model_s_settings_too_and_never_of_its_dropout_or_place(tmp_path):
     rows = write_texts(make_backbone("gpt2"), [[FIRST]] * 3, tmp_path, block_size=12)
     settings = ({}, {"layer_norm_epsilon": 0.3}, {"resid_pdrop": 0.5})
     models = [make_backbone("gpt2", **each).train() for each in settings]
+    cpu_offload(models[2])
     kept = [StoredStates(model, rows.with_format("torch"), tmp_path)[:]["last_hidden_state"] for model in models]
     assert torch.equal(kept[0], kept[2]) and not torch.allclose(kept[0], kept[1])
     written = [write_texts(model, [[FIRST]] * 3, tmp_path / "other", block_size=12)[:] for model in models]
