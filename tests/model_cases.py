@@ -26,7 +26,7 @@ from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS, make_pair_backbone, make_pair_mo
 
 FOUR = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
 SIDES = ("left", "right")
-COMPILED = {("llama", "conditional"), ("llama", "phrases"), ("marian", "difference")}
+COMPILED = {("gpt_neo", "difference"), ("llama", "conditional"), ("llama", "phrases"), ("marian", "difference")}
 
 
 def _ensemble_off(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
@@ -281,9 +281,11 @@ def _lstm_case(**fields: Any) -> ModelCase:
         settings={"weight_dropout": 0.25, "temporal_weight": 0.5},
         sizes={"vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 3},
         pipelines=("text-generation", "feature-extraction"),
+        compiled=None if fields else lambda: (case.make(), [case.padded((12, 7), side) for side in SIDES]),
         refuses={"token_type_ids": "token_type_ids must be 0, as this model has no second segment"},
         lacks={
             "the logits of what it wraps": "it wraps none",
+            "one graph": "torch compiles no LSTM",
             "attentions": "there is no attention",
             "LoRA": "peft puts adapters on linear layers, and has none for an LSTM",
         },

@@ -58,6 +58,8 @@ def reconstruction_error(
         ValueError: If a setting is outside its range.
     Source: Heo and Choi, "Sentence Curve Language Models", appendix C.2 and figure 8.
     """
+    if num_sequences < 1:
+        raise ValueError(f"num_sequences must be 1 or more, got {num_sequences}")
     rows = []
     for degree_ratio, ratio, length in product(degree_ratios, num_control_points_ratios, lengths):
         config = CurveConfig(num_control_points_ratio=ratio, degree_ratio=degree_ratio, rank_deficient="pseudo_inverse")

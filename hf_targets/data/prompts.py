@@ -10,7 +10,7 @@ Turns = Sequence[Mapping[str, str]]
 
 
 def takes_turns(tokenizer: PreTrainedTokenizerBase, wanted: bool | None = None) -> bool:
-    """Return whether a model is asked in messages: as wanted; None: where its tokenizer has a chat template.
+    """Return whether to ask in messages: `wanted`, or if that is None whether the tokenizer has a chat template.
 
     Raises:
         ValueError: If messages are wanted and the tokenizer has no chat template.

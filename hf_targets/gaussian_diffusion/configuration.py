@@ -210,6 +210,12 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         for name in ("attention_dropout", "activation_dropout"):
             if getattr(self, name) is None:
                 setattr(self, name, self.dropout if self.preset == "dinoiser" else 0.0)
+        for other in PRESETS.keys() - {self.preset}:
+            if all(getattr(self, name) == value for name, value in PRESETS[other].items()):  # a new name was given
+                raise ValueError(
+                    f"preset={self.preset!r} fills fields that are None, and all have the values of {other!r}; make a "
+                    "new configuration, or set the fields"
+                )
         for name, least in _LEAST.items():
             if not least <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")

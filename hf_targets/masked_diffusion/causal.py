@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.output_matrix import find_output_scale, output_embedding, read_causal, rounding_of
@@ -75,6 +76,8 @@ class CausalReading(nn.Module):
             canvas, attention_mask: (batch, length), 0 at padding, only at the ends.
         """
         base, states, weights = cast(PreTrainedModel, backbone().base_model), [], []
+        if self.curve is not None and (wanted.hidden_states or wanted.attentions):
+            maybe_install_capturing_hooks(base)  # each pair of parts would put hooks on the same layers anew
         parts = (base, base) if self.curve is None else split_layers(base, self.num_token_layers)
         visible = self._visible(canvas.shape[1], canvas.device)
 
@@ -201,7 +204,7 @@ class _NoPositions(nn.Module):
 
 
 def _shifted(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return for each position the state of the one before it; of a row's first token its own."""
+    """Return for each position the state of the position before it; the first token of a row keeps its own."""
     moved = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
     if attention_mask is None:
         return moved

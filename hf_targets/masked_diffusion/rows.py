@@ -80,7 +80,7 @@ def sentence_rows(
     |---------------|-----------------------------------------------|-------------------------------------------------|
     | `predicted`   | is text: masked and predicted, to max_length  | bounds that of the text and its length          |
     | `published`   | is masked to max_length, its loss not counted | is no bound; compares with published LM1B ones  |
-    | `conditional` | is hidden from the model                      | bounds that of the text for who knows its length |
+    | `conditional` | is hidden from the model                      | bounds that of the text, given its length       |
 
     Only a model of `predicted` rows chooses the length of what it generates: a canvas of `max_length` comes out with
     padding at its end. All three divide by the tokens of text in an evaluation, padding excluded.

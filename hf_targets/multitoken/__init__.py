@@ -1,1 +1,1 @@
-"""Causal language models with heads that also predict the tokens after the next one."""
+"""Causal, encoder-decoder and masked language models with heads that also predict the tokens after the next one."""

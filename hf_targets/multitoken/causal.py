@@ -44,7 +44,7 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
         backbone: The model to wrap, used as it is; None makes one with random weights.
     Raises:
         ValueError: If the backbone's logits are not its output embedding applied to its last hidden states, times a
-            scale.
+            scale and with a bias.
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations".
     """
 

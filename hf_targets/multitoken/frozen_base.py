@@ -66,7 +66,7 @@ def write_texts(
         batch_size: Prompts at once.
     Returns: `input_ids`, `attention_mask` and `labels`, which are -100 at the prompt and at padding.
     Raises:
-        ValueError: If there is no prompt, or one is empty or leaves no room for a text, or the model has no so many
+        ValueError: If there is no prompt, or one is empty or leaves no room for a text, or the model has too few
             positions.
     """
     limit, lengths = position_limit(model), [len(prompt) for prompt in prompts]
@@ -133,7 +133,7 @@ class StoredStates(torch.utils.data.Dataset):
     Args:
         model: The model. Its dropout is off meanwhile.
         rows: `input_ids` and `attention_mask`, all of one length.
-        folder: Of the files of any models and rows, which it tells apart by weights and tokens.
+        folder: Of the files of any models and rows, which it tells apart by weights, settings and tokens.
         batch_size: Rows at once.
     """
 

@@ -31,7 +31,7 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
 
     It has what `MultiTokenTrainer` adds to Transformers' Trainer, and:
     - Pairs are padded by `DataCollatorForSeq2Seq`, which needs the tokenizer as `processing_class`.
-    - With `tokens_per_batch` batches have about as many tokens each (`TokenBatchSampler`).
+    - With `tokens_per_batch` batches have about as many tokens each.
     - With `predict_with_generate` evaluations and predictions generate, as `Seq2SeqTrainer` does. Without
       `compute_metrics` they report `bleu` and `chrf` (`translation_scores`). Otherwise evaluations report perplexities
       for all `ensemble_weights`.

@@ -164,10 +164,10 @@ class MultiTokenTrainer(TargetTrainer):
     - Each part of the loss is logged by name.
     - An evaluation reports perplexities for all `ensemble_weights`, from one pass over the data; that of a plain model
       for all `temperatures`, and as `perplexity_temperature` the lowest, at `temperature`.
-    - The heads may have their own learning rate (`head_learning_rate`), and have one on a trained model.
-    - A phase before training may train only the heads (`head_warmup_steps`), as it does new ones on a trained model. It
-      has its own optimizer and schedule, and does not change the backbone: the backbone then takes as many updates as
-      in plain training, on the same batches.
+    - The heads may have their own learning rate (`head_learning_rate`); on a trained model they have one by default.
+    - A phase before training may train only the heads (`head_warmup_steps`), by default if they are new and the model
+      is trained. It has its own optimizer and schedule, and does not change the backbone: the backbone then takes as
+      many updates as in plain training, on the same batches.
 
     Data sets have `input_ids`, `labels` and `attention_mask`, and `num_words` for word-level perplexities, as
     `hf_targets.pack_blocks` makes them.

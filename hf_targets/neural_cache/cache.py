@@ -58,7 +58,7 @@ class NeuralCache:
     With the last W hidden states h_i before h_t and the words x_(i + 1) that followed them, p_cache(w) is the softmax
     of theta h_t . h_i over the window, summed where x_(i + 1) is w. Where the window has no word p is p_model.
 
-    Hidden states of a trained Transformer are long: at theta 1 the cache knows the most similar one alone. With
+    Hidden states of a trained Transformer are long: at theta 1 only the most similar one counts. With
     `relative` theta is divided by |h_t|^2; 20 to 40 suits SmolLM2, whose |h| is 46.
 
     awd-lstm-lm publishes W = 500, theta = 1, lambda = 0.1 for Penn Treebank, and 3785, 0.662, 0.1279 for WikiText-2.

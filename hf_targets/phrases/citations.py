@@ -36,7 +36,7 @@ def citing_phrases(
         documents: Texts, in the order of their numbers in the prompt; the first is 1.
         vocab_size: As for `PhraseVocabulary`.
         only_markable: Whether to leave out phrases with the end of a sentence or of half a word before their marker
-            (`MarkablePhrases`). Nothing is lost: windows and constituents have their parts too.
+            (`MarkablePhrases`). Windows and constituents inside of them remain.
     Raises:
         ValueError: If there is no document, one has no text, or the tokenizer is not a fast one or cannot write a
             marker.

@@ -60,7 +60,7 @@ def answer_with_phrases(
 
     Args:
         model: With a dynamic vocabulary, or any causal model. The latter writes tokens, in which the documents'
-            phrases are found afterwards: without training, and every one is what the model would have written.
+            phrases are found afterwards: this needs no training, and the text is the model's own.
         prompt: Text as it is, or messages for the chat template of the tokenizer.
         documents: Texts of the prompt's documents, in the order of their numbers.
         miner: Finds the documents' phrases, of which `MarkablePhrases` are taken; None: without phrases, so that

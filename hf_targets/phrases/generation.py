@@ -124,8 +124,8 @@ class PhraseGenerationMixin(GenerationMixin):
         """Generate as `GenerationMixin` does, over tokens and phrases.
 
         A phrase takes one step, and is one id, V or more, in the returned sequences. `PhraseVocabulary.decode` and
-        `.spans` convert them to text, as the pipeline `text-generation` does; a tokenizer leaves phrases out without a
-        word. Sampling, beams, batches and scores work over tokens and phrases together. Streamers, stop strings, and
+        `.spans` convert them to text, as the pipeline `text-generation` does; a tokenizer silently leaves phrases
+        out. Sampling, beams, batches and scores work over tokens and phrases together. Streamers, stop strings, and
         your own processors and criteria get the text with phrases expanded into tokens. So do repetition penalty,
         n-gram blocking and bad words, which also apply to phrases.
 

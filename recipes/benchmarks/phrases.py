@@ -3,7 +3,7 @@
     python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/measured.yaml
 
 A GPT-2 of the published size with random weights: time does not depend on their values. Measured: recipes/phrases.md.
-`--parts encode step costs` chooses among the three. What untrained phrases take from a trained model, for each kind of
+`--parts encode step costs` chooses. What untrained phrases take from a trained model, for each kind of
 phrase encoder, in a few minutes (after `make models`):
     python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/smollm2.yaml
 """

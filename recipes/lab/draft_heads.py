@@ -57,12 +57,11 @@ class DraftText:
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     max_train_words: int | None = field(default=None, metadata={"help": "Train on so many words only."})
     prompts: str | None = field(
-        default=None,
-        metadata={"help": "Data set of what the model answers, a user's turn each if it has a chat template. None: "
-        "it begins with its first token."},
-    )  # fmt: skip
+        default=None, metadata={"help": "Data set of users' turns that the model answers. None: it writes freely."}
+    )
     prompt_column: str = field(default="text", metadata={"help": "Its column."})
     num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
+    texts_at_once: int = field(default=64, metadata={"help": "Of those that it writes; more on a GPU."})
     temperature: float = field(default=1.0, metadata={"help": "Of those texts: near 0 for heads of greedy decoding."})
     text_seed: int = field(default=0, metadata={"help": "Of those texts."})
     block_size: int = field(default=128, metadata={"help": "Tokens in a row of a batch."})
@@ -111,7 +110,7 @@ class DraftText:
         return load_corpus(str(self.dataset), max_train_words=self.max_train_words, config_name=self.dataset_config)
 
     def _written(self, base: PreTrainedModel, prompts: list[list[int]], seed: int) -> Dataset:
-        told = {"block_size": self.block_size, "temperature": self.temperature}
+        told: Any = {"block_size": self.block_size, "temperature": self.temperature, "batch_size": self.texts_at_once}
         return write_texts(base, prompts, self.cache_dir, seed=seed, **told)
 
     def _turns(self, tokenizer: Any, name: str, column: str, split: str, documents: str | None = None) -> list[Any]:

@@ -151,6 +151,15 @@ def test_finetuning_averages_from_the_first_step_and_stops_where_the_mean_would_
         )
 
 
+def test_an_evaluation_after_training_begins_no_mean(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=10, **WORSE)
+    trainer.train()
+    before = weights(trainer.model)
+    trainer.evaluate()
+    assert trainer._average is None
+    assert_same(before, weights(trainer.model), rtol=0, atol=0)
+
+
 def test_a_finetuning_that_came_to_its_end_is_not_trained_on_after_a_kill(tmp_path):
     def run(resume):
         trainer = make_trainer(tmp_path, max_steps=10, average_from_start=True, **WORSE)

@@ -105,6 +105,14 @@ def test_caches_that_are_not_of_the_model_are_refused(kind):
         model(ids[:1], past_key_values=model(ids).past_key_values)
 
 
+@every_kind
+def test_embeddings_of_another_width_and_masks_of_four_dimensions_are_refused(kind):
+    with pytest.raises(ValueError, match="inputs_embeds"):
+        MAKERS[kind]()(inputs_embeds=torch.randn(2, 6, 5))
+    with pytest.raises(ValueError, match="attention_mask"):
+        MAKERS[kind]()(token_ids(2, 6), attention_mask=torch.ones(2, 1, 6, 6))
+
+
 @pytest.mark.parametrize(
     ("config", "field", "value"),
     [

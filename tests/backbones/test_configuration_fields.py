@@ -47,6 +47,12 @@ def test_given_fields_are_checked_together_under_their_other_names_and_merged_in
     assert DifformerConfig.from_pretrained(tmp_path, clip_noise=True, noise_schedule="continuous").clip_noise
 
 
+@pytest.mark.parametrize("given", [{"num_diffusion_steps": True}, {"noise_schedule": "x"}])
+def test_truth_values_and_other_words_than_those_named_are_refused(given):
+    with pytest.raises(ValueError, match=next(iter(given))):
+        MdlmConfig(**given)
+
+
 def test_an_integer_is_a_number():
     assert MdlmConfig(dropout=0).dropout == 0
 

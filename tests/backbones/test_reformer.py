@@ -249,6 +249,19 @@ def test_a_repaired_model_is_copied_pickled_and_repaired_again_as_itself():
     assert not copied(ids).logits.any()
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"attention_mask": torch.ones(2, 5)}, "attention_mask"),
+        ({"output_attentions": True}, "output_attentions"),
+        ({"past_buckets_states": object()}, "past_buckets_states"),
+    ],
+)
+def test_what_a_reformer_cannot_read_is_refused(given, told):
+    with pytest.raises(ValueError, match=told):
+        make_reformer()(token_ids(2, 13), **given)
+
+
 def test_a_text_that_does_not_fit_once_it_is_padded_is_refused():
     model = make_reformer(max_position_embeddings=20)
     assert model(token_ids(1, 16)).logits.shape == (1, 16, 50)

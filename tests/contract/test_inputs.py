@@ -64,3 +64,10 @@ def test_logits_are_kept_as_asked(case):
     for indices in ([0, 7], [3, -1], []):
         asked = torch.tensor(indices, dtype=torch.long)
         torch.testing.assert_close(model(**inputs, logits_to_keep=asked).logits, whole[:, asked])
+
+
+@every_writing_wrapper_class
+@pytest.mark.parametrize("wanted", [9, torch.tensor([-9]), torch.tensor([1.0])], ids=str)
+def test_logits_of_positions_that_there_are_not_are_refused(case, wanted):
+    with pytest.raises(ValueError, match="logits_to_keep"):
+        case.make()(**case.reading(token_ids(2, 8)), logits_to_keep=wanted)

@@ -110,3 +110,18 @@ def test_a_model_is_its_output_embeddings_in_any_type(make):
     rounded = embedding_geometry(model.bfloat16())
     assert rounded.mean_cosine == pytest.approx(found["mean_cosine"], abs=1e-3)
     assert rounded.effective_rank == pytest.approx(found["effective_rank"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "frequencies", "told"),
+    [
+        (torch.zeros(4, 3), None, "two embeddings"),
+        (torch.ones(4), None, "matrix"),
+        (torch.full((3, 2), math.inf), None, "finite"),
+        (make_backbone("llama").model, None, "no output embeddings"),
+        (torch.eye(3), [1, 2], "frequency"),
+    ],
+)
+def test_what_has_no_geometry_is_refused(given, frequencies, told):
+    with pytest.raises(ValueError, match=told):
+        embedding_geometry(given, frequencies)

@@ -164,6 +164,24 @@ def test_the_kind_of_labels_chooses_the_loss(problem):
     torch.testing.assert_close(model(ids, labels=labels).loss, expected)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"hidden_size": 33, "num_attention_heads": 3},
+        {"intermediate_size": 63},
+        {"num_attention_heads": 5},
+        {"num_hidden_layers": 0},
+        {"hidden_dropout_prob": 1.0},
+        {"pad_token_id": -1},
+        {"layer_norm_eps": 0.0},
+    ],
+    ids=str,
+)
+def test_a_wrong_field_is_told(field):
+    with pytest.raises(ValueError, match=next(iter(field))):
+        CrammedBertConfig(**{**SIZES, **field})
+
+
 def test_a_vocabulary_keeps_the_id_of_padding():
     model = CrammedBertForMaskedLM(CrammedBertConfig(**{**SIZES, "vocab_size": 60, "pad_token_id": 59}))
     with pytest.raises(ValueError, match="pad_token_id"):

@@ -85,6 +85,20 @@ def test_a_classifier_takes_its_pooling_and_its_labels_from_the_checkpoint(tmp_p
     assert model.config.classifier_pooling == "cls" and model.config.num_labels == 3
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"nonlin": "GELU"}, "nonlin='GELU'"),
+        ({"skip_head_transform": False}, "skip_head_transform=False"),
+        ({"attention": {"rotary_embedding": "v2"}}, "rotary_embedding='v2'"),
+        ({"classification_head": {"pooler": "max"}}, "'max'"),
+    ],
+)
+def test_another_architecture_of_the_program_is_refused(tmp_path, change, told):
+    with pytest.raises(ValueError, match=told):
+        CrammedBertForMaskedLM.from_published(write(tmp_path, published_tensors(), options(**change)))
+
+
 @pytest.mark.parametrize("name", ["encoder.layers.1.ffn.dense_out.weight", "encoder.embedding.word_embedding.weight"])
 def test_a_missing_tensor_is_told(name):
     tensors = published_tensors()

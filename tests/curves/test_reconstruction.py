@@ -33,3 +33,5 @@ def test_rows_come_length_by_length_and_by_the_same_noise():
     assert rows == reconstruction_error([5, 6], [1.0, 2.0], [0.1, 0.2], num_sequences=3)
     one, other = (reconstruction_error([40], [0.5], [0.1], num_sequences=3, seed=seed)[0].mse for seed in (0, 1))
     assert one != other
+    with pytest.raises(ValueError, match="num_sequences"):
+        reconstruction_error([5], [1.0], [0.1], num_sequences=0)

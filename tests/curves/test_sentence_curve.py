@@ -1,7 +1,9 @@
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_targets.curves import sentence_curve
 from hf_targets.curves.configuration import CurveConfig
@@ -85,6 +87,13 @@ def test_lengths_beyond_the_table_are_those_of_a_table(monkeypatch):
     torch.testing.assert_close(curve.to_embeddings(points, 40, sizes), back, rtol=1e-13, atol=1e-14)
 
 
+def test_a_batch_without_rows_is_mapped_to_one(monkeypatch):
+    for table in (256, 0):
+        monkeypatch.setattr(sentence_curve, "MAX_TABLE_LENGTH", table)
+        none = torch.zeros(0, dtype=torch.int64)
+        assert make().to_control_points(tokens(0, 9, 3), none).shape == (0, 18, 3)
+
+
 def test_the_table_holds_the_matrices_of_every_length_and_grows_to_the_same():
     config, cpu = CurveConfig(), torch.device("cpu")
     whole = sentence_curve._table(config, 70, torch.float64, cpu)
@@ -166,6 +175,39 @@ def test_training_can_use_what_generation_left():
         rows = tokens(2, 6, 3).requires_grad_()
         curve.to_control_points(rows, lengths).sum().backward()
         assert rows.grad is not None
+
+
+def test_shapes_alone_can_be_computed_and_leave_no_trace(monkeypatch):
+    monkeypatch.setattr(sentence_curve, "_kept", {})
+    curve, sizes = make(), torch.tensor([6, 4])
+    assert curve.to_control_points(torch.empty(2, 6, 3, device="meta")).shape == (2, 12, 3)
+    with FakeTensorMode():
+        fake = curve.to_control_points(torch.empty(2, 6, 3), torch.tensor([6, 4]))
+    assert fake.shape == (2, 12, 3)
+    assert type(curve.to_control_points(tokens(2, 6, 3, dtype=torch.float32), sizes)) is torch.Tensor
+
+
+def test_matrices_are_shared_and_the_oldest_are_forgotten(monkeypatch):
+    one, other, rows = make(), make(), tokens(1, 30, 2)
+    one.to_control_points(rows)
+    monkeypatch.setattr(sentence_curve, "_compute", None)  # nothing more may be computed
+    other.to_embeddings(other.to_control_points(rows), 30)
+    monkeypatch.undo()
+    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 3 * 80)
+    monkeypatch.setattr(sentence_curve, "_kept", {})
+    for number in range(4):
+        sentence_curve._keep((number,), (torch.zeros(10, dtype=torch.float64),))
+    assert list(sentence_curve._kept) == [(1,), (2,), (3,)]
+
+
+def test_large_control_points_are_told_once_for_the_longest_text():
+    curve = make(num_control_points_ratio=1.5)
+    with pytest.warns(UserWarning, match="150 tokens"):
+        curve.to_control_points(tokens(1, 150, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        curve.to_control_points(tokens(1, 149, 2))
+        curve.to_control_points(tokens(1, 150, 2, dtype=torch.float32))
 
 
 def test_threads_get_what_one_would_while_matrices_are_forgotten(monkeypatch):

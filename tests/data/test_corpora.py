@@ -207,6 +207,21 @@ def test_json_lines_are_a_data_set_and_load_without_a_word(save, capfd, kind):
     assert datasets.are_progress_bars_disabled() is hidden
 
 
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"own.txt": " \n" * 40}, "words"),
+        ({"own/train.txt": "a", "own/valid.txt": "\n", "own/test.txt": "a"}, "validation"),
+        ({"own/train.csv": "a,b\n1,2\n"}, "column"),
+    ],
+)
+def test_text_that_gives_no_three_splits_is_refused(save, tmp_path, files, says):
+    for name, content in files.items():
+        save(name, content)
+    with pytest.raises(ValueError, match=says):
+        load_corpus(str(tmp_path / next(iter(files)).split("/")[0]))
+
+
 def test_a_file_cut_short_is_refused_by_name(save):
     path = save("own.txt.gz", "".join(LINES))
     path.write_bytes(path.read_bytes()[:-9])

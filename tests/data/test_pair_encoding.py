@@ -150,3 +150,17 @@ def test_each_pair_is_counted_under_its_first_reason_in_one_log_line(caplog):
     assert counts == {"kept": 1, "empty": 2, "too short": 1, "too long": 0, "ratio": 1}
     assert len(caplog.messages) == 1
     assert filter_pairs(pairs, 1, 4, None)[1]["too long"] == 1
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [
+        ({"min_length": 4, "max_length": 3}, "min_length"),
+        ({"min_length": 0}, "min_length"),
+        ({"max_ratio": 0.5}, "max_ratio"),
+        ({"min_length": 2}, "too short"),
+    ],
+)
+def test_bounds_that_are_none_or_leave_nothing_are_refused(bounds, told):
+    with pytest.raises(ValueError, match=told):
+        filter_pairs(pairs_of(("a", "b")), **bounds)

@@ -116,6 +116,12 @@ def test_a_domain_without_a_train_file_trains_on_its_dev_file(data):
     assert rows(load("opus-multidomain:law")) == whole
 
 
+def test_a_known_corpus_in_other_languages_is_refused(data):
+    for name in ("multi30k", "asset"):
+        with pytest.raises(ValueError, match="'fr'"):
+            load(name, "de", "fr")
+
+
 def test_a_data_set_has_a_translation_or_a_column_for_each_language_and_null_is_an_empty_text(tmp_path):
     texts = [{"de": source, "en": target} for source, target in [(None, "one"), *pairs_of("a", 39)]]
     feature = Features({"translation": Translation(["de", "en"])})

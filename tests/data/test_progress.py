@@ -6,6 +6,7 @@ from transformers.utils import logging
 
 from hf_targets import PhraseVocabulary, TokenNgrams, train_bpe_tokenizer
 from hf_targets.data.blocks import pack_blocks
+from hf_targets.data.progress import progress
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from hf_targets.masked_diffusion.perplexity_bound import perplexity_bound
 from tests.masked_diffusion.models import make_mdlm
@@ -50,3 +51,19 @@ def test_a_bar_counts_all_of_the_work_by_its_name_unless_bars_are_switched_off(n
     finally:
         logging.enable_progress_bar()
     assert "%|" not in capfd.readouterr().err
+
+
+def test_a_part_of_other_work_work_that_is_soon_done_and_other_processes_have_no_bar(monkeypatch, capfd):
+    with progress(3, "quick work", unit="step") as bar:
+        bar.update(3)
+    monkeypatch.setattr("hf_targets.data.progress.SECONDS_BEFORE_A_BAR", 0.0)
+    with progress(1, "the whole", unit="step") as whole:
+        with progress(1, "a part", unit="step") as part:
+            part.update(1)
+        whole.update(1)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    with progress(1, "another process", unit="step") as bar:
+        bar.update(1)
+    told = capfd.readouterr().err
+    assert "the whole" in told and not any(name in told for name in ("a part", "quick", "another"))

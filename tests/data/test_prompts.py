@@ -1,6 +1,7 @@
 """A prompt is what the tokenizer's chat template makes of messages, or text as it is, with one begin token."""
 
 import pytest
+from jinja2.exceptions import TemplateError
 from tokenizers import processors
 
 from hf_targets.data.prompts import encode_prompt, takes_turns
@@ -17,7 +18,11 @@ TURNS = [{"role": "system", "content": "the mat"}, {"role": "user", "content": "
     ("template", "prompt", "read"),
     [
         (TEMPLATE, TURNS, "<s>system: the mat</s><s>user: a cat</s><s>assistant: "),
-        (TEMPLATE.replace("refuse", "true"), TURNS, "<s>user: the mat\n\na cat</s><s>assistant: "),
+        (
+            TEMPLATE.replace("refuse", "true"),
+            [*TURNS, {"role": "assistant", "content": "sat"}],
+            "<s>user: the mat\n\na cat</s><s>assistant: sat</s><s>assistant: ",
+        ),
         (TEMPLATE, "a cat", "a cat"),
         (None, "<s>a cat", "<s>a cat"),
     ],
@@ -40,3 +45,11 @@ def test_messages_without_a_chat_template_are_refused_and_text_is_taken():
             ask()
     tokenizer.chat_template = TEMPLATE
     assert takes_turns(tokenizer) and not takes_turns(tokenizer, False)
+    for empty in ("", []):
+        with pytest.raises(ValueError, match="prompt"):
+            encode_prompt(tokenizer, empty)
+    told = "messages | length == 2 or messages[0].role == 'system'"
+    tokenizer.chat_template = f"{{% if {told} %}}{{{{ raise_exception('roles') }}}}{{% endif %}}"
+    for turns in (TURNS[:1], [TURNS[1]] * 2):  # what no system message explains
+        with pytest.raises(TemplateError, match="roles"):
+            encode_prompt(tokenizer, turns)

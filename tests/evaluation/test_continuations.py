@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hf_targets import train_bpe_tokenizer
+from hf_targets.evaluation import continuations
 from hf_targets.evaluation.continuations import (
     Continuations,
     Prefix,
@@ -11,6 +12,7 @@ from hf_targets.evaluation.continuations import (
     measure_continuations,
     take_prefixes,
 )
+from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
 from hf_targets.evaluation.repetition import repeated_ngrams
 from tests.tiny_backbones import make_backbone
 
@@ -45,6 +47,8 @@ def test_prefixes_begin_with_paragraphs_that_have_as_many_tokens_and_do_not_over
     assert all(later - earlier >= 100 for earlier, later in pairwise(starts))
     for prefix in prefixes:
         assert prefix.tokens + prefix.reference == list(range(prefix.tokens[0], prefix.tokens[0] + 100))
+    rows = [list(range(start, start + 200)) for start in range(0, 1200, 200)]
+    assert [prefix.tokens[0] for prefix in take_prefixes(rows, 3)] == [0, 400, 800]
     with pytest.raises(ValueError, match="sentences"):
         take_prefixes(rows, 4, begin="sentences")
     with pytest.raises(ValueError, match="num_return_sequences"):
@@ -74,6 +78,20 @@ def test_a_text_ends_with_its_end_token_whatever_it_shares_a_batch_with():
         for text, tokens, steps in zip(whole.tokens, result.tokens, result.num_steps, strict=True):
             assert tokens == (text[: text.index(end) + 1] if end in text else text)
             assert steps == len(tokens)
+
+
+def test_steps_are_expanded_and_cut_and_texts_of_a_batch_share_its_time(monkeypatch):
+    clock = iter([1.0, 2.0, 5.0])
+    monkeypatch.setattr(continuations, "settled_time", lambda device: next(clock))
+
+    def prepare(group, new_tokens):
+        return {"max_new_tokens": new_tokens - 1}, [lambda id_: [id_] * 2] * len(group)
+
+    prefixes = [Prefix([5, 6], []), Prefix([7, 8], [])]
+    found = continue_prefixes(make_backbone("gpt2"), prefixes, new_tokens=3, prepare=prepare)
+    assert all(len(text) == 3 and text[0] == text[1] for text in found.tokens)
+    assert found.num_steps == found.num_phrases == [2, 2]
+    assert (found.seconds, found.phrase_seconds) == ([1.5] * 2, [0.5] * 2)
 
 
 def test_columns_are_those_of_the_texts():
@@ -111,9 +129,11 @@ def test_repetition_counts_words_of_prefix_and_continuation_up_to_the_length_of_
 def test_compression_counts_a_models_text_anew_under_every_tokenizer_beside_its_own_steps():
     text = " the cat sat on the mat"
     ours = Continuations([TOKENIZER(text)["input_ids"]], [3], [2], [0.5], [0.25])
-    letters = train_bpe_tokenizer([], 260)
-    given = {"other_tokenizers": {"letters": letters}, "words": None}
-    columns = measure_continuations(ours, [Prefix([5], [])], TOKENIZER, **given)
+    letters, judge = train_bpe_tokenizer([], 260), make_backbone("gpt2", vocab_size=300)
+    given = {"other_tokenizers": {"letters": letters}, "words": None, "judge": judge, "judge_tokenizer": letters}
+    columns = measure_continuations(ours, [Prefix(TOKENIZER("the cat")["input_ids"], [])], TOKENIZER, **given)
+    judged = perplexity_of_generated_texts(judge, ["the cat" + text], letters, prefix_lengths=len("the cat"))
+    assert columns["generated_ppl"] == judged.perplexity
     assert columns["steps"] == 3 and columns["nsl"] == len(ours.tokens[0]) > 3
     assert columns["nsl_letters"] == len(text) and columns["bytes_per_token_letters"] == 1
     assert columns["bytes_per_token"] * columns["nsl"] == columns["bytes_per_step"] * 3 == len(text)

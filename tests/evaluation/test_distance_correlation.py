@@ -94,3 +94,9 @@ def test_several_vectors_have_those_of_each_two(unbiased):
         for other in range(3):
             pair = distance_correlation(vectors[:, one], vectors[:, other], unbiased=unbiased)
             torch.testing.assert_close(found[:, one, other], pair)
+
+
+@pytest.mark.parametrize(("count", "others", "unbiased"), [(5, 4, False), (1, 1, False), (3, 3, True)])
+def test_samples_that_do_not_belong_together_or_are_too_few_are_refused(count, others, unbiased):
+    with pytest.raises(ValueError, match="samples"):
+        distance_correlation(torch.zeros(count, 2), torch.zeros(others, 2), unbiased=unbiased)

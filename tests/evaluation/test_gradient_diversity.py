@@ -142,3 +142,20 @@ def test_dropout_is_drawn_only_if_asked_for_and_from_a_fork():
     gradient_diversity(model, batch, dropout=True)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert gradient_diversity(model.train(), batch) == gradient_diversity(model.eval(), batch)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "told"),
+    [
+        (Linear(2), {"samples": torch.ones(1, 2)}, "1 rows"),
+        (Linear(2), {"samples": torch.ones(2, 2), "other": torch.ones(3)}, "one row"),
+        (Linear(2).requires_grad_(False), {"samples": torch.ones(2, 2)}, "trainable"),
+        (Linear(2), {"samples": torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()}, "give rows"),
+        (Linear(2), {"samples": torch.tensor([[1.0, 0.0], [float("inf"), 2.0]]).double()}, "finite"),
+        (make_backbone("gpt2"), {"input_ids": token_ids(2, 5)}, "a loss"),
+    ],
+    ids=["one row", "unequal", "frozen", "zero", "infinite", "unlabelled"],
+)
+def test_what_cannot_be_measured_is_told(model, batch, told):
+    with pytest.raises(ValueError, match=told):
+        gradient_diversity(model, batch)

@@ -55,7 +55,7 @@ def test_a_perplexity_is_that_of_one_pass_a_token(family):
 )
 def test_padding_on_either_side_and_the_size_of_a_batch_change_nothing(paddings, size):
     plain = perplexity_of_blocks(MODEL, [padded(ids, 0, 0) for ids in ROWS])
-    blocks = [padded(ids, *padding) for ids, padding in zip(ROWS, paddings, strict=True)]
+    blocks = [padded(ids, *padding) for ids, padding in zip(ROWS, paddings, strict=True)] + [padded([], 1, 0)]
     found = perplexity_of_blocks(MODEL, blocks, batch_size=size)
     assert (found.num_tokens, found.num_words) == (plain.num_tokens, None)
     assert found.nll == pytest.approx(plain.nll, rel=1e-5)
@@ -98,6 +98,14 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary():
     assert perplexity_of_blocks(model, [{"input_ids": ROWS[1]}]).per_token == pytest.approx(VOCAB)
     assert perplexity_of_generated_texts(model, ROWS).perplexity == pytest.approx(VOCAB)
     assert BlockPerplexity(nll=1e6, num_tokens=1, num_words=1).per_word == math.inf
+
+
+def test_half_precision_is_judged_in_full_and_up_to_the_last_position():
+    model, ids = make_backbone("gpt2").bfloat16(), token_ids(1, 64)
+    found = perplexity_of_blocks(model, [{"input_ids": ids[0]}])
+    with torch.no_grad():
+        nll = torch.nn.functional.cross_entropy(model(ids).logits[0, :-1].double(), ids[0, 1:], reduction="sum")
+    assert (found.num_tokens, found.nll) == (63, pytest.approx(nll.item(), rel=1e-6))
 
 
 def test_dropout_is_off_for_the_measure_and_on_again_after_it():
@@ -147,3 +155,14 @@ def test_strings_are_judged_by_their_tokens_and_prefixes_by_their_characters():
 def test_blocks_that_cannot_be_judged_are_refused(blocks, says):
     with pytest.raises(ValueError, match=says):
         perplexity_of_blocks(MODEL, blocks)
+
+
+@pytest.mark.parametrize(("texts", "lengths"), [([[1, 2]], 2), ([[1, 2]], -1), ([], 0), (["the cat"], 0)])
+def test_generated_texts_that_cannot_be_judged_are_refused(texts, lengths):
+    with pytest.raises(ValueError, match="text"):
+        perplexity_of_generated_texts(MODEL, texts, prefix_lengths=lengths)
+
+
+def test_a_text_without_its_prefix_is_refused():
+    with pytest.raises(ValueError, match="prefix 'dog'"):
+        num_prefix_tokens(["the cat"], ["dog"], train_bpe_tokenizer(SENTENCES, vocab_size=280))

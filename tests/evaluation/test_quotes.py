@@ -44,7 +44,7 @@ def test_a_span_of_a_document_is_right_and_each_change_of_it_is_wrong_in_its_way
 
 DOCUMENTS = [
     "The old man\u2019s  boat\u00a0is red, not blue. It sank in 1912.",
-    {"title": None, "text": 'They called it ""Jaws"" for years. It is big. \u0939\u093f\u0928\u094d\u0926\u0940'},
+    {"title": None, "text": 'They called it ""Jaws"" for years. It is big. A caf\u00e9. \u0939\u093f'},
 ]
 
 
@@ -58,7 +58,7 @@ DOCUMENTS = [
         ('"called it ""Jaws"" for years." [2]', ["right"]),
         ("\u00ab boat is red \u00bb [1]", ["right"]),
         ("\u00bbboat is red\u00ab [1], \u201dis red\u201d [1]", ["right", "right"]),
-        ('"\u0939\u093f\u0928\u094d\u0926" [2]', ["fabricated"]),  # half a word
+        ('"\u0939" [2]', ["fabricated"]),  # half a word
         ('"called it "Jaws" for 5" years" [2]', ["fabricated"]),
         ('the 5" gun: "It is big" [2], "it" sank [1]', ["right"]),
         ('"is red"[1]"It is big"[2], "is "red" not"[1]', ["right", "right", "fabricated"]),
@@ -67,8 +67,12 @@ DOCUMENTS = [
         ('"oat is red" [1]', ["fabricated"]),
         ('"boat is re" [1]', ["fabricated"]),
         ('"the old man\'s boat ... sank in 1912" [1]', ["spliced"]),
+        ('"boat is red[...]It sank in 1912" [1]', ["spliced"]),
         ('"boat is red" and "It is big" [1]', ["misattributed"]),
         ('"boat is red" [0]', ["misattributed"]),
+        ('"boat is red" [12]', ["misattributed"]),
+        ('"boat is red" [1] [2]', ["misattributed"]),
+        ('"a cafe\u0301" [2]', ["right"]),
         ('"boat is red", as some say [1]; "" [1]', []),
     ],
 )
@@ -84,3 +88,10 @@ def test_markers_without_a_span_are_counted_and_spans_say_where_they_are():
     for wrong in ("a", {"1": "a"}, [{"title": "a"}]):
         with pytest.raises(ValueError, match="list"):
             check_quotes("a", wrong)
+    titled, answer = [{"title": "The Sea", "text": "It is big."}] * 2, "The Sea[1][2]"
+    assert [span.markers for span in check_quotes(answer, titled, phrases=[(0, len(answer))]).right] == [(1, 2)]
+    assert check_quotes('"The Sea It is big" [1]', titled).spliced
+    both = check_quotes('It sank[1]: "It sank" [1].', DOCUMENTS, phrases=[(0, 10), (12, 25)])
+    assert (both.num_other_markers, [span.start for span in both.right]) == (0, [0, 12, 13])
+    with pytest.raises(ValueError, match="phrase"):
+        check_quotes(answer, titled, phrases=[(0, len(answer) + 1)])

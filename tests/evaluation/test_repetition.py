@@ -44,3 +44,12 @@ def test_tensors_and_arrays_are_counted_as_lists_are():
     texts = [[1, 1, 1, 1, 2], [3, 4, 3, 4, 3]]
     for rows in (torch.tensor(texts), list(torch.tensor(texts)), np.array(texts)):
         assert measure_repetition(rows) == measure_repetition(texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "order", "told"),
+    [([[1]], 2, "2-gram"), ([], 2, "no text"), (["a text"], 2, "tokenize"), ([[1]], 0, "order")],
+)
+def test_texts_that_say_nothing_are_refused(texts, order, told):
+    with pytest.raises(ValueError, match=told):
+        repeated_ngrams(texts, order)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from hf_targets.data.pairs import data_set_of
 from hf_targets.evaluation import translation
-from hf_targets.evaluation.translation import bleu_interval, translate, translation_scores
+from hf_targets.evaluation.translation import bleu_interval, score_texts, translate, translation_scores
 from tests.multitoken.test_seq2seq_trainer import TOKENIZER, make, rows
 
 TEXTS = ["The dog runs across the wide street.", "A cat sees (it seems) the dog!", "No."]
@@ -74,6 +75,17 @@ def test_words_of_a_language_without_spaces_are_cut_as_it_says():
 def test_texts_that_cannot_be_compared_are_refused(hypotheses, references, options, says):
     with pytest.raises(ValueError, match=says):
         translation_scores(hypotheses, references, **options)
+
+
+def test_texts_of_a_split_are_compared_with_all_references():
+    texts = ["the cat sat on the mat today", "it began in the early morning"]
+    first = ["a cat sat down on the mat today", "it began in the morning"]
+    one = data_set_of([("a", first[0]), ("b", first[1])])
+    several = data_set_of([("a", [first[0], texts[0]]), ("b", first[1])])
+    expected = translation_scores(texts, [[first[0], texts[0]], [first[1]]]).columns()
+    assert score_texts(texts, several) == expected != score_texts(texts, one)
+    assert score_texts(texts, one) == score_texts(texts, first) == translation_scores(texts, first).columns()
+    assert score_texts(texts, several, tokenized=True).keys() == {"bleu_tokenized", "chrf"}
 
 
 REFERENCES = [f"the {animal} number {n} runs across the street ." for n in range(20) for animal in ("dog", "cat")]

@@ -3,11 +3,13 @@ import errno
 
 import pytest
 import torch
+from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MBartTokenizer, NllbTokenizer
 
 from hf_targets import distill, encode_pairs, load_pairs, train_joint_bpe, translate
 from hf_targets.gaussian_diffusion.distillation import choose_languages
+from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS
 from tests.trainer_runs import run_processes
 
@@ -131,6 +133,25 @@ def test_two_processes_share_the_parts(teacher, tmp_path):
     run_processes(_SHARED, tmp_path / "two")
     found = [(tmp_path / "two" / f"{rank}.txt").read_text() for rank in (0, 1)]
     assert found == [str([[4, 3], expected]), str([[4], expected])]
+
+
+def test_a_source_beyond_the_teachers_positions_is_told_before_any_translation_or_cut(teacher, tmp_path):
+    model, tokenizer, _ = teacher
+    values = model.config.to_dict() | {"max_position_embeddings": 40}
+    small = AutoModelForSeq2SeqLM.from_config(MarianConfig(**values)).eval()
+    long = Dataset.from_dict({"source": ["a b", "a b " * 30], "target": ["x", "y" * 999]})
+    with pytest.raises(ValueError, match="at most 40 tokens"):
+        run((small, tokenizer, {"train": long}), tmp_path, part_size=1)
+    assert not any(tmp_path.iterdir())
+    assert len(run((small, tokenizer, {"train": long}), tmp_path, truncate=True)["train"]) == 2
+
+
+def test_a_model_without_an_encoder_and_a_mark_that_is_no_token_are_refused(teacher, tmp_path):
+    _, tokenizer, pairs = teacher
+    with pytest.raises(ValueError, match="encoder"):
+        run((make_backbone("gpt2"), tokenizer, pairs), tmp_path)
+    with pytest.raises(ValueError, match=">>xx<<"):
+        run(teacher, tmp_path, source_prefix=">>xx<<")
 
 
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "de", "en", "a"]

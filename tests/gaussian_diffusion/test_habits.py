@@ -22,6 +22,18 @@ def test_a_model_whose_weights_are_elsewhere_draws_its_noise_where_it_computes()
     model(batch["input_ids"], labels=batch["labels"]).loss.backward()
 
 
+def test_a_vocabulary_grows_with_its_tied_output():
+    model, _ = fixed("difformer")
+    model.resize_token_embeddings(60)
+    assert model.lm_head.weight is model.embed_tokens.weight
+    sizes = model.embedded(torch.arange(60)).square().mean(dim=1).sqrt()
+    assert 0.7 < sizes[50:].mean() / sizes[1:50].mean() < 1.4
+    rows = model.resize_token_embeddings(70, mean_resizing=True).weight
+    torch.testing.assert_close(rows[60:], rows[:60].mean(dim=0).expand(10, -1), rtol=1e-3, atol=1e-3)
+    with pytest.raises(ValueError, match="eos_token_id=1"):
+        model.resize_token_embeddings(1)
+
+
 def test_an_adapter_on_the_one_embedding_of_source_text_and_output_is_refused():
     model, batch = fixed("difformer")
     tuned = get_peft_model(model, LoraConfig(target_modules=["q_proj", "embed_tokens"]))

@@ -144,6 +144,12 @@ def test_presets_are_values_of_the_same_fields():
     assert DifformerConfig(preset="dinoiser", latent_size=64).latent_size == 64
 
 
+def test_a_new_name_of_a_preset_does_not_pass_for_its_values(tmp_path):
+    make_difformer(latent_size=None, dropout=None).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="preset"):
+        DifformerForConditionalGeneration.from_pretrained(tmp_path, preset="dinoiser")
+
+
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
@@ -162,6 +168,24 @@ def test_presets_are_values_of_the_same_fields():
 def test_wrong_configurations_are_told(fields, word):
     with pytest.raises(ValueError, match=word):
         make_difformer(**fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"labels": torch.zeros(2, 6, dtype=torch.long)}, "a row for each source"),
+        ({"attention_mask": torch.tensor([[1] * 7, [0] * 7, [1] * 7])}, "row 1 has none"),
+        ({"timesteps": torch.tensor([3.5, 0, 5])}, "timesteps"),
+        ({"noise": torch.zeros(1, 6, 8)}, "noise"),
+        ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100"),
+        ({"labels": torch.full((3, 41), 5)}, "40 positions"),
+        ({"input_ids": torch.full((3, 41), 5), "attention_mask": None}, "40 positions"),
+    ],
+)
+def test_wrong_batches_are_told(changes, word):
+    model = make_difformer()
+    with pytest.raises(ValueError, match=word):
+        model(**{**noisy_pairs(model), **changes})
 
 
 def test_the_loss_of_control_points_weighs_errors_by_the_inverse_of_the_curve():

@@ -3,11 +3,12 @@
 import pytest
 import torch
 from peft import PeftModel
+from transformers import AutoModelForCausalLM, GraniteConfig
 
 from hf_targets import MdlmForMaskedDiffusion
 from hf_targets.training.lora import add_lora
 from tests.masked_diffusion.models import MASK, clean_ids, make_from_causal, masked_ids
-from tests.tiny_backbones import VOCAB, make_backbone
+from tests.tiny_backbones import SMALL, VOCAB, make_backbone
 
 families = pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "phi"])
 
@@ -25,6 +26,15 @@ def test_fully_causal_and_without_masks_it_predicts_what_the_causal_model_does(f
     assert not torch.allclose(model.eval().log_probabilities(ids, where)[:, :MASK], found, atol=0.1)
 
 
+def test_the_scale_of_a_models_logits_is_kept():
+    torch.manual_seed(0)
+    config = GraniteConfig(**SMALL, intermediate_size=64, initializer_range=0.2, logits_scaling=4.0)
+    base, ids = AutoModelForCausalLM.from_config(config).eval(), clean_ids(1, 9)
+    model = MdlmForMaskedDiffusion.from_causal(base, mask_token_id=MASK, annealing_steps=5).train()
+    found = model.log_probabilities(ids, torch.arange(9)[None] > 0)[:, :MASK]
+    torch.testing.assert_close(found, base(ids).logits[0, :-1, :MASK].log_softmax(-1))
+
+
 @families
 @pytest.mark.parametrize("kind", ["plain", "hidden"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -39,6 +49,19 @@ def test_with_the_full_mask_every_position_sees_every_other_and_no_padding(famil
         after = model(other, attention_mask=mask, output_hidden_states=True).hidden_states[-1][0]
         differs = (after != before).any(-1)[1:6]
         assert differs.all() if mask[0, changed] else not differs.any()
+    whole = model(ids, attention_mask=mask, output_hidden_states=True)
+    torch.testing.assert_close(whole.logits[:, 1:6], model(ids[:, 1:6]).logits)
+    assert len(whole.hidden_states) == model.config.num_hidden_layers + 1
+
+
+@pytest.mark.parametrize(("kind", "begin"), [("hidden", []), ("hidden_curves", [0.0])])
+def test_control_points_stand_evenly_from_the_first_token_of_their_text_to_its_last(kind, begin):
+    reading, lengths = make_from_causal(kind).reading, torch.tensor([7, 4, 1])
+    count = reading.curve.num_control_points(7)
+    places = reading._positions(torch.empty(3, count + len(begin), 8), 7, lengths)
+    for row, length in zip(places, lengths.tolist(), strict=True):
+        expected = torch.tensor([*begin, *torch.linspace(0, length - 1, reading.curve.num_control_points(length))])
+        torch.testing.assert_close(row[: len(expected)], expected)
 
 
 @pytest.mark.parametrize("shift", [True, False])
@@ -82,7 +105,8 @@ def test_annealing_that_a_checkpoint_was_not_saved_with_begins_with_its_loading(
 def test_the_backbone_is_the_given_model_and_keeps_its_ties_when_its_vocabulary_grows():
     base = make_backbone("llama", tie_word_embeddings=True)
     model = MdlmForMaskedDiffusion.from_causal(base, mask_token_id=MASK)
-    assert model.backbone is base
+    assert model.backbone is base and not model.training
+    assert MdlmForMaskedDiffusion.from_causal(base.train(), mask_token_id=MASK).training
     model.resize_token_embeddings(VOCAB + 3)
     assert model.config.vocab_size == model.config.backbone.vocab_size == VOCAB + 3
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
@@ -107,6 +131,17 @@ def test_what_cannot_be_a_diffusion_model_is_told(family, given, told):
         MdlmForMaskedDiffusion.from_causal(make_backbone(family), **{"mask_token_id": MASK, **given})
     with pytest.raises(ValueError, match="with_curve"):
         MdlmForMaskedDiffusion.from_causal(make_from_causal(), mask_token_id=MASK)
+
+
+def test_a_mask_token_that_ends_texts_and_an_attention_without_masks_are_refused():
+    base = make_backbone("llama")
+    base.generation_config.eos_token_id = [0, MASK]
+    with pytest.raises(ValueError, match="eos_token_id"):
+        MdlmForMaskedDiffusion.from_causal(base, mask_token_id=MASK)
+    model = make_from_causal()
+    model.backbone.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="set_attn_implementation"):
+        model(clean_ids(1, 5))
 
 
 def test_a_causal_checkpoint_is_made_into_one_by_from_causal(tmp_path):

@@ -49,6 +49,20 @@ def test_half_precision_gives_losses_in_float32():
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("autocast", [True, False])
+def test_half_precision_adds_up_the_gradients_of_chunks_in_full_precision(autocast):
+    hidden, weight, targets, _ = problem(1024, vocab=16, dtype=torch.float32)
+    exact = torch.autograd.grad(token_cross_entropy(hidden.double(), weight.double(), targets).sum(), weight)[0]
+    errors = []
+    for num_chunks in (1, 64):
+        with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            patch.setattr(losses, "LOGITS_PER_CHUNK", 1024 // num_chunks * 16)
+            rows, matrix = (hidden, weight) if autocast else (hidden.bfloat16(), weight.bfloat16())
+            gradient = torch.autograd.grad(token_cross_entropy(rows, matrix, targets).sum(), weight)[0]
+        errors.append(((gradient - exact).norm() / exact.norm()).item())
+    assert errors[1] < 1.5 * errors[0] < 0.02
+
+
 def test_autocast_takes_the_products_in_its_own_type():
     hidden, weight, targets, _ = problem(32, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

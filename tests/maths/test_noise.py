@@ -72,6 +72,12 @@ def test_the_time_of_a_masked_chance_inverts_the_chance(schedule, dtype):
     torch.testing.assert_close(found, t, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-9)
 
 
+@every_schedule
+def test_a_chance_that_no_time_has_gets_the_nearer_end_of_time(schedule):
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    assert torch.equal(schedule.time_of_masked(ends), ends)
+
+
 @pytest.mark.parametrize(
     ("schedule", "start", "end"),
     [

@@ -1,14 +1,17 @@
 """Text that a frozen model writes, and its stored states, from which heads learn what they learn from the model."""
 
+import shutil
+
 import pytest
 import torch
 from accelerate import cpu_offload
+from datasets import Dataset
 from scipy import stats
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.frozen_base import StoredStates, write_texts
-from tests.tiny_models import VOCAB, make_backbone
+from tests.tiny_models import VOCAB, make_backbone, token_ids
 
 FIRST, END = 5, 0
 
@@ -29,7 +32,7 @@ def sample(tmp_path):
 
 
 @pytest.mark.parametrize("first", [FIRST, END])
-@pytest.mark.parametrize("ends", [[END], [END, 7, 8, 9]], ids=str)
+@pytest.mark.parametrize("ends", [[END], [7, END, 8, 9]], ids=str)
 @pytest.mark.parametrize("block_size", [2, 3, 25])
 def test_a_text_reaches_up_to_its_end_token_and_padding_begins_right_behind_it(first, ends, block_size, sample):
     model = make_backbone("gpt2")
@@ -58,6 +61,23 @@ def test_blocks_depend_on_the_seed_alone_and_leave_the_global_random_state_as_it
     assert all(map(torch.equal, one, again))
     assert not torch.equal(one[0], other[0])
     assert len({tuple(row) for row in one[0].tolist()}) == 7  # batches go on with the seed
+
+
+def test_without_an_end_token_every_block_is_full(sample):
+    model = make_backbone("gpt2")
+    model.generation_config.eos_token_id = None
+    ids, mask, labels = sample(model, 20, batch_size=20, block_size=25)
+    assert (ids == END).any() and mask.all()  # a token like any other here
+    assert torch.equal(labels[:, 1:], ids[:, 1:])
+
+
+def test_texts_depend_on_the_weights_and_not_on_how_the_model_would_otherwise_generate(sample, tmp_path):
+    plain, changed = make_backbone("gpt2"), make_backbone("gpt2")
+    changed.generation_config.update(top_k=2, temperature=0.1, repetition_penalty=5.0, min_length=9)
+    one, other = sample(plain), sample(make_backbone("gpt2", 1))
+    assert not torch.equal(one[0], other[0])
+    shutil.rmtree(tmp_path)  # so that the same texts are written anew
+    assert all(map(torch.equal, one, sample(changed))) and changed.generation_config.top_k == 2
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
@@ -89,12 +109,45 @@ def test_prompts_of_any_length_are_gone_on_from_as_if_each_were_alone_and_kept_t
 
 def test_texts_longer_than_the_positions_and_prompts_without_room_are_refused(sample):
     for given, word in (
-        ({"block_size": 100_000}, "block_size"),
+        ({"block_size": 65}, "block_size"),
+        ({"prompts": [[5], []]}, "prompts"),
         ({"prompts": [[1] * 12]}, "prompts"),
         ({"prompts": 0}, "none|got 0"),
     ):
         with pytest.raises(ValueError, match=word):
             sample(**given)
+    sample(prompts=1, block_size=64)
+
+
+def test_texts_are_kept_for_the_same_model_prompts_and_settings_alone(sample, tmp_path):
+    two, half = make_backbone("gpt2"), make_backbone("gpt2").bfloat16()
+    two.generation_config.eos_token_id = [END, 7]
+    others = [{"first": 6}, {"temperature": 2.0}, {"block_size": 4}, {"batch_size": 2}, {"seed": 1}]
+    for given in ({}, {"model": two}, {"model": half}, *others):
+        sample(**{"prompts": 2, "block_size": 3, **given})
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+def test_stored_states_are_those_of_a_model_and_its_rows_and_a_file_cut_short_is_written_anew(tmp_path):
+    base, other = make_backbone("llama").eval(), make_backbone("llama", 1).eval()
+    mask = [[1] * 6, [0, 0, 1, 1, 1, 1], [1] * 6]
+    rows = Dataset.from_dict({"input_ids": token_ids(3, 6).tolist(), "attention_mask": mask})
+    same = rows.add_column("labels", [[IGNORED] * 6] * 3).add_column("num_words", [5] * 3)
+    seen = rows.remove_columns("attention_mask").add_column("attention_mask", [[1] * 6] * 3)
+    cases = [(base, rows), (base, same), (base, seen), (other, rows), (make_backbone("llama").eval().bfloat16(), rows)]
+    for again in range(2):
+        for model, data in cases:
+            told = data.select_columns(["input_ids", "attention_mask"]).with_format("torch")[:]
+            with torch.no_grad():
+                expected = model.base_model(**told)[0]
+            found = StoredStates(model, data, tmp_path, batch_size=2)
+            assert len(found) == 3
+            for row, states in zip(found, expected, strict=True):
+                torch.testing.assert_close(row["last_hidden_state"], states)
+        files = list(tmp_path.iterdir())
+        assert len(files) == 4
+        for file in files if not again else ():
+            file.write_bytes(file.read_bytes()[:-8])
 
 
 @pytest.mark.parametrize("target", ["difference", "embedding"])

@@ -68,6 +68,19 @@ def test_however_a_text_is_cut_the_cache_is_the_loop_over_its_positions(cache, t
     assert torch.equal(ours[words < 0], own[words < 0])
 
 
+@settings(deadline=None, max_examples=15)
+@given(caches, st.integers(1, 20), st.integers(0, 10**6))
+def test_the_next_word_has_the_probabilities_of_the_loop(cache, time, seed):
+    states, words, model = text(2, time, seed)
+    memory = cache.memory(2, states)
+    for t in range(time):
+        found = cache.mix(model[:, t].log(), states[:, t], memory)
+        expected = torch.stack([by_hand(cache, *rows)[t] for rows in zip(states, words, model, strict=True)])
+        torch.testing.assert_close(found.exp(), expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.exp().sum(dim=1), torch.ones(2, dtype=torch.float64))
+        memory.append(states[:, t : t + 1], words[:, t : t + 1])
+
+
 def test_a_share_of_0_leaves_the_model_as_it_is():
     states, words, model = text(1, 20, 0)
     cache, own = NeuralCache(window=5, weight=0.0), of_targets(model, words)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from hf_targets.phrases.embedding_cache import PhraseEmbeddingFiles, encoder_hash
+from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
 from hf_targets.training.lora import add_lora
-from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids
+from tests.tiny_models import PHRASES, TIES, make_dynamic_model, make_vocabulary, phrase_ids, token_ids
 
 
 def fresh(model, vocabulary):
@@ -219,6 +219,12 @@ def test_embeddings_of_another_encoder_are_not_read(change, tmp_path, encoded):
     assert torch.equal(found, rows_of(copy.deepcopy(model), *PHRASES)[0])
 
 
+def test_files_tell_phrases_of_the_same_tokens_apart(tmp_path):
+    for phrases in ([(1, 2), (3, 4, 5)], [(1, 2, 3), (4, 5)]):
+        found = rows_of(model_with(tmp_path), *phrases)
+        assert all(map(torch.equal, found, rows_of(make_dynamic_model(), *phrases)))
+
+
 @pytest.mark.parametrize("kept", ["memory", "files"])
 def test_embeddings_of_autocast_are_not_taken_for_others(kept, tmp_path, encoded):
     types, model = [], model_with(tmp_path)
@@ -253,3 +259,26 @@ def test_copies_and_pickles_of_a_model_use_the_same_folder_and_begin_with_nothin
         other.keep_phrase_embeddings(None)
         assert torch.equal(rows_of(copy.deepcopy(other), *PHRASES)[0], expected)
     assert encoded == [4] * 3
+
+
+def test_embeddings_of_inference_mode_serve_other_modes():
+    model, vocabulary, ids = make_dynamic_model(), make_vocabulary(), phrase_ids()
+    with torch.inference_mode():
+        expected = model(ids, phrases=vocabulary).logits
+    with torch.no_grad():
+        assert torch.equal(model(ids, phrases=vocabulary).logits, expected)
+        table = model.phrase_table(vocabulary)
+    model(ids, phrases=vocabulary, labels=ids).loss.backward()
+    model(ids, phrases=table, labels=ids).loss.backward()
+
+
+def test_too_many_phrases_drop_those_of_earlier_calls(encoded):
+    model, more = make_dynamic_model(), [tuple(row) for row in (token_ids(40, 3, seed=7) % 40 + 1).tolist()]
+    model._embeddings = PhraseEmbeddingCache(max_phrases=6)
+    first, second, third = make_vocabulary(*PHRASES[:4]), make_vocabulary(*more[:3]), make_vocabulary(*more)
+    with torch.no_grad():
+        expected = {vocabulary: fresh(model, vocabulary) for vocabulary in (first, second, third)}
+        encoded.clear()
+        for vocabulary in (first, first, second, first, second, second, third):
+            assert_same(model.phrase_table(vocabulary), expected[vocabulary])
+    assert encoded == [4, 3, 4, 3, len(more)]

@@ -7,10 +7,19 @@ import torch
 from transformers import GenerationConfig
 
 from hf_targets import DynamicVocabConfig, DynamicVocabForCausalLM
-from hf_targets.phrases.encoder import START_BIAS, TOKEN_BIAS
+from hf_targets.phrases.encoder import START_BIAS, TOKEN_BIAS, first_layers
 from tests.memory import realigned
 from tests.phrases.models import PHRASES, generate, make_phrase_model
-from tests.tiny_models import CONFIGS, VOCAB, left_padded, make_backbone, make_vocabulary, phrase_batch, phrase_ids
+from tests.tiny_models import (
+    CONFIGS,
+    VOCAB,
+    left_padded,
+    make_backbone,
+    make_dynamic_model,
+    make_vocabulary,
+    phrase_batch,
+    phrase_ids,
+)
 from tests.tiny_models import PHRASES as FOUR
 
 ENCODERS = {
@@ -62,6 +71,22 @@ def test_every_kind_of_encoder_learns_phrases_and_is_saved_with_them(kind, tmp_p
         changed = model(ids, phrases=vocabulary).logits
         assert torch.equal(changed, copy.deepcopy(model)(ids, phrases=vocabulary).logits)
     assert not torch.equal(changed, before)
+
+
+def test_a_mean_is_of_the_embeddings_of_a_phrase_normalised():
+    model, windows = make_dynamic_model("llama", phrase_encoder_kind="mean"), torch.tensor([[1, 2, 3]])
+    embeds, encoder = model.get_input_embeddings()(windows) / 9, model.phrase_encoder
+    means = torch.stack([embeds[0, :length].mean(dim=0) for length in (2, 3)])
+    expected = encoder.input_projection(torch.nn.functional.layer_norm(means, means.shape[-1:]))
+    torch.testing.assert_close(encoder(windows, torch.tensor([[0, 2], [0, 3]]), embeds)[0], expected)
+
+
+@pytest.mark.parametrize(("family", "norm"), [("gpt2", "ln_f"), ("qwen3", "norm")])
+def test_first_layers_have_the_states_of_the_whole_model_between_its_layers(family, norm):
+    base, ids = make_backbone(family).eval().double().base_model, phrase_ids() % VOCAB
+    states = base(ids, output_hidden_states=True).hidden_states[1]
+    cut = first_layers(base, 1)
+    assert not cut.training and torch.equal(cut(ids)[0], getattr(base, norm)(states))
 
 
 @pytest.mark.parametrize("how", [{}, {"do_sample": True}, {"num_beams": 2}, {"indexed": True}])

@@ -11,7 +11,7 @@ from tests.recipes.running import run_recipe
 def test_draft_heads_are_trained_on_a_frozen_model_measured_and_benchmarked(finetuned, tmp_path):
     base = finetuned[0] / "wdr-seed0"  # new heads are put on its backbone
     words = ["--block_size", "16", "--prompt_tokens", "4", "--max_new_tokens", "4", "--branches", "2"]
-    rows = ["--rows", '{"simple": {"kind": "simple"}, "wdr": {"kind": "wdr"}}']
+    rows = ["--rows", '{"simple": {"kind": "simple", "dtype": "bfloat16"}, "wdr": {"kind": "wdr"}}']
     given = ["--model_name_or_path", base, "--num_generated", "8", "--num_prompts", "2", *rows, *words]
     printed = run_recipe("tables/train_draft_heads", *given, "--output_dir", tmp_path / "out")
     found = json.loads((tmp_path / "out" / "wdr-seed0" / "results.json").read_text())

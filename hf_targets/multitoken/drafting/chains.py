@@ -79,9 +79,9 @@ class ChainDrafter:
 
 
 class TextIndex:
-    """A text with, for each few tokens in it, where they stood last, and what came after them.
+    """A text with an index: where each run of a few tokens stood last, and what came after it.
 
-    A pass takes as long however long the text is; the matcher of `PromptLookup` compares with all of it in each pass.
+    The time of a look-up does not grow with the text; the matcher of `PromptLookup` compares with all of it each time.
 
     Args:
         text: Its tokens so far.

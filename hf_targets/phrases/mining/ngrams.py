@@ -33,7 +33,7 @@ class TokenNgrams:
 
     @classmethod
     def for_task(cls, task: MiningTask) -> "TokenNgrams":
-        """Return the windows of 2 to 5 tokens."""
+        """Return the windows of 2 to 5 tokens, and of at most the task's `max_tokens`."""
         return cls(2, min(5, task.max_tokens))
 
     def spans(self, text: TokenizedText) -> np.ndarray:

@@ -138,7 +138,7 @@ class PhraseStore:
         return tuple(self._flat[self._offsets[slot] : self._offsets[slot + 1]])
 
     def sources(self, phrase_id: int) -> tuple[PhraseSource, ...]:
-        """Return the sources that were given for a phrase.; ValueError as for `token_ids`."""
+        """Return the sources that were given for a phrase; ValueError as for `token_ids`."""
         self.token_ids(phrase_id)
         with self._lock:
             return self._sources.of(index(phrase_id))

@@ -1,6 +1,6 @@
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.drafts import Draft
@@ -27,3 +27,16 @@ def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
     ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]))
     rows = [layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() for row in range(2)]
     assert rows == [[0, 1, 2, 3, 4, 5, 6, 8], [0, 1, 2, 3, 4, 5, 6]]
+
+
+def test_a_layer_with_a_window_drops_what_has_left_it_in_passes_without_drafts():
+    cache, tokens = DynamicCache(), torch.arange(9.0)[None, None, :, None]
+    cache.layers = [layer := DynamicSlidingWindowLayer(5)]
+    cache.activate_past_recording()
+    layer.update(tokens[:, :, :4], tokens[:, :, :4])
+    ragged = RaggedCache(cache, torch.ones(1, 4, dtype=torch.bool))
+    for read in range(4, 10):
+        ragged.keep(torch.zeros(1, 1, dtype=torch.long), torch.tensor([1]))
+        assert layer.keys.flatten().tolist() == list(range(max(read - 4, 0), read))
+        ragged.mask_for(chain(1, 0), torch.float32, tree=False)
+        layer.update(tokens[:, :, read : read + 1], tokens[:, :, read : read + 1])

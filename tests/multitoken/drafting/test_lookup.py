@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from transformers import GenerationConfig
 
-from hf_targets.multitoken.drafting.chains import ChainDrafter, PromptLookup
+from hf_targets.multitoken.drafting.chains import ChainDrafter, PromptLookup, TextIndex, draft_of
 from hf_targets.multitoken.drafting.drafts import Draft
 from hf_targets.multitoken.drafting.verification import verify
 
@@ -59,6 +59,14 @@ def test_a_word_is_sure_from_the_threshold_on_which_is_four_tenths_by_default():
     assert extended([9], [just_below]) == [6, 7, 8]
     assert extended([9], [SURE], assistant_confidence_threshold=0.95) == [6, 7, 8]
     assert extended([9], [UNSURE], assistant_confidence_threshold=0.0) == [9, 5, 9]
+
+
+def test_a_match_ends_with_the_longest_text_to_which_a_source_does_not_count():
+    config, one = make_config(), chain([[1]])
+    config.max_length = len(TEXT) + 1
+    for after_source, found in ((False, [[1]]), (True, [[6, 7, 8]])):
+        lookup = PromptLookup(config, after_source=after_source)
+        assert lookup.extend(one, torch.tensor([[UNSURE]]), [torch.tensor([TEXT])]).tokens.tolist() == found
 
 
 def test_a_row_may_become_shorter_than_its_draft():
@@ -151,3 +159,20 @@ def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabi
     logits = torch.zeros(num_rows, draft.tokens.shape[1] + 1, vocab)  # the model itself gives all tokens alike
     first = verify(draft, logits, lambda tokens, logits: logits, sample=True).tokens[:, 0]
     assert stats.chisquare(torch.bincount(first, minlength=vocab).numpy()).pvalue > 1e-3
+
+
+@given(text=st.lists(st.integers(0, 2), min_size=1, max_size=20), size=st.integers(1, 3), count=st.integers(1, 4))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_an_index_finds_what_came_after_the_last_tokens_where_they_stood_last(text, size, count):
+    index = TextIndex(text[:4], size)
+    for token in text[4:]:
+        index.extend([token])
+    starts = [at for at in range(size, len(text)) if text[at - size : at] == text[-size:]]
+    assert index.following(count) == (text[starts[-1] :][:count] if starts else [])
+
+
+def test_found_tokens_of_several_rows_are_a_draft_as_long_as_each_is():
+    draft = draft_of([[5, 6], [], [7]], torch.device("cpu"))
+    assert draft.tokens.shape == (3, 2) and draft.tokens[draft.exists].tolist() == [5, 6, 7]
+    assert draft.exists.sum(dim=1).tolist() == [2, 0, 1]
+    assert (draft.parents.tolist(), draft.depths) == ([[0, 1]] * 3, [1, 2])

@@ -203,3 +203,20 @@ def test_rows_that_make_no_sequence_are_refused(ids, labels):
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         collator(**wrong)
+
+
+@settings(law, max_examples=15)
+@given(rows=ROWS, seed=st.integers(0, 9), left=st.booleans())
+def test_padding_changes_nothing_on_either_side(rows, seed, left):
+    features = []
+    for number, ids in enumerate(rows):
+        fill = [0] * (number + 1)
+        one = {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": ids}
+        filled = {"input_ids": fill, "attention_mask": fill, "labels": [IGNORED] * len(fill)}
+        features.append({name: filled[name] + one[name] if left else one[name] + filled[name] for name in one})
+    features[0]["num_words"] = 3
+    batch = collator(seed)(features)
+    plain = batch_of(rows, seed=seed)
+    assert all(torch.equal(batch[name], plain[name]) for name in plain)
+    for mask, labels in (("attention_mask", "labels"), ("phrase_attention_mask", "phrase_targets")):
+        assert ((batch[labels] == IGNORED) == (batch[mask] == 0)).all()

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import TextIteratorStreamer
-from transformers.generation.stopping_criteria import EosTokenCriteria
+from transformers.generation.stopping_criteria import EosTokenCriteria, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.phrases.decoding.expansion import Expansion, PhraseStreamer, phrase_criteria
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
+from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vocabulary_of
 from tests.small_tokenizers import BPE, METASPACE
 from tests.tiny_models import VOCAB, token_ids
 
@@ -98,3 +98,18 @@ def test_the_prompt_comes_as_a_row_and_each_step_as_its_tokens():
     stream(recorder, vocabulary, [3, phrase], [phrase, 4])
     assert [value.tolist() for value in recorder.values] == [[[3, 5, 6, 7]], [5, 6, 7], [4]]
     assert recorder.ended and all(value.dtype == torch.long for value in recorder.values)
+
+
+@reproducible
+@given(
+    st.lists(IDS, min_size=2, max_size=2),
+    st.sampled_from(["w02", "w02 w03", "2 w0", "w08", "abcdef w02 w03", "w04 w0", "f w02 w"]),
+)
+def test_a_stop_string_ends_a_row_whose_last_step_completes_it(rows, string):
+    criterion = StopStringCriteria(WORDS, string)
+    expected = []
+    for vocabulary, row in zip((PHRASES, OTHERS), rows, strict=True):
+        tokens, before = vocabulary.expand(row), len(vocabulary.expand(row[:-1]))
+        ends = range(before + 1, len(tokens) + 1)
+        expected.append(any(criterion(torch.tensor([tokens[:end]]), None).item() for end in ends))
+    assert done(criterion, rows, (PHRASES, OTHERS)) == expected
