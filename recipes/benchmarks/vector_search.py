@@ -3,7 +3,7 @@
     python recipes/benchmarks/vector_search.py recipes/settings/benchmarks/vector_search/measured.yaml
 
 Vectors lie in clusters around random directions, share a vector, and differ in length (log-normal, sigma .25). A query
-points near one of them.
+points near one of them. Measured: recipes/phrases.md.
 """
 
 import sys

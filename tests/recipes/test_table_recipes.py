@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+import torch
 import train_translation
 from transformers import (
     AutoModelForCausalLM,
@@ -163,5 +164,14 @@ def test_models_of_blocks_write_and_their_dependence_is_measured(tmp_path, monke
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "curves-3-seed0")
     assert isinstance(model, SemiAutoregressiveForCausalLM)
     assert "tokens_per_step=2" in run_code(tmp_path / "curves-3-seed0", tmp_path)
+    base, again = tmp_path / "base", tmp_path / "again"
+    for part in (model.backbone, AutoTokenizer.from_pretrained(tmp_path / "curves-3-seed0")):
+        part.save_pretrained(base)
+    still = ["--learning_rate", 0, "--max_steps", 1, "--model_name_or_path", base, "--output_dir", again]
+    run_recipe("train_semi_autoregressive", *SMALL, *still)
+    for one, other in zip(
+        model.backbone.parameters(), AutoModelForCausalLM.from_pretrained(again).backbone.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
     dependence = json.loads((tmp_path / "dependence.json").read_text())
     assert [one["disturbance"] for one in dependence["words-3"]] == ["dropout"] * 3 + ["noise"] * 3
