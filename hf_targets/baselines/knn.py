@@ -1,0 +1,128 @@
+"""kNN-LM: words that followed similar hidden states in a text become more probable, in any causal model."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_targets.baselines.knn_datastore import KnnDatastore
+from hf_targets.evaluation.perplexity import row_of_block
+from hf_targets.maths.losses import IGNORED
+from hf_targets.neural_cache.cache import mix_targets, mix_words
+from hf_targets.neural_cache.generation import HiddenStateProcessor
+from hf_targets.neural_cache.perplexity import read_blocks
+
+
+class KnnProcessor(HiddenStateProcessor):
+    """Logits processor of kNN-LM: p(w) = (1 - lambda) p_model(w) + lambda p_kNN(w).
+
+    p_kNN(w) is the softmax of -|h - h_i|^2 / temperature over the `k` keys h_i of a datastore that are nearest to the
+    state h, summed where the word after h_i is w. `cached_perplexities` takes it, too; both mix in one after the other
+    with a `NeuralCache`.
+
+    >>> with KnnProcessor(store, model, temperature=100.0) as processor:  # doctest: +SKIP
+    ...     model.generate(**inputs, logits_processor=[processor])
+
+    Args:
+        datastore: Of the same model.
+        model: Any causal model, plain or under peft; hooks listen to its passes inside the `with` block.
+        k: Neighbours, in [1, keys of the datastore]; the paper's is 1,024.
+        temperature: Above 0. Square distances of a trained Transformer's states are large, so it should be, too:
+            `tuned` finds one.
+        weight: Lambda, in [0, 1); the paper's is .25. At 0 the scores are the model's, bit for bit.
+    Raises:
+        ValueError: If a setting is outside its range, the datastore is of another model, or the model has an encoder,
+            or no base model below its output embeddings.
+    Source: Khandelwal et al. 2020, equations (2) and (3).
+    """
+
+    def __init__(
+        self,
+        datastore: KnnDatastore,
+        model: PreTrainedModel,
+        *,
+        k: int = 1024,
+        temperature: float = 1.0,
+        weight: float = 0.25,
+    ) -> None:
+        super().__init__(model)
+        if not 1 <= k <= len(datastore):
+            raise ValueError(f"k must be in [1, {len(datastore)}], the size of the datastore, got {k}; give a lower k")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+        if not 0 <= weight < 1:
+            raise ValueError(f"weight (lambda) must be in [0, 1), got {weight}")
+        datastore.check_model(model)
+        self.datastore, self.k, self.temperature, self.weight = datastore, k, temperature, weight
+
+    @classmethod
+    def tuned(
+        cls,
+        datastore: KnnDatastore,
+        model: PreTrainedModel,
+        blocks: Iterable[Mapping[str, Any]],
+        *,
+        k: int = 1024,
+        temperatures: Sequence[float],
+        weights: Sequence[float],
+        batch_size: int = 8,
+    ) -> Self:
+        """Return the processor of the lowest perplexity of a text, among all pairs of a temperature and a weight.
+
+        The model reads the text once, and neighbours are searched once.
+
+        Args:
+            blocks: Validation text, which must not be in the datastore, as for `perplexity_of_blocks`.
+        Raises:
+            ValueError: As the class, or if no block has a target.
+        """
+        choices = [[cls(datastore, model, k=k, temperature=t, weight=w) for w in weights] for t in temperatures]
+        rows, shares = [row_of_block(one, at) for at, one in enumerate(blocks)], torch.tensor(weights).double()
+        if not any((labels[1:] != IGNORED).any() for _, labels in rows):
+            raise ValueError(f"tuning needs a target, and {len(rows)} blocks have none; give longer blocks")
+        losses = torch.zeros(len(temperatures), len(weights), dtype=torch.float64)
+        for states, words, nlls in read_blocks(model, rows, batch_size):
+            kept = words != IGNORED
+            own, found = (-nlls[kept]).exp().cpu()[:, None], datastore.search(states[kept], k)
+            for row, temperature in zip(losses, temperatures, strict=True):
+                said = _said(*found, words[kept], temperature).cpu()[:, None]
+                speaks = (found[1][:, :1] >= 0).cpu()
+                row -= torch.where(speaks, (1 - shares) * own + shares * said, own).log().sum(dim=0)
+        row, column = divmod(int(losses.argmin()), len(weights))
+        return choices[row][column]
+
+    def memory(self, batch_size: int, like: Tensor) -> None:
+        """Return nothing: kNN-LM remembers no text but that of its datastore."""
+
+    def target_probabilities(
+        self,
+        probabilities: Float[Tensor, "batch time"],
+        states: Float[Tensor, "batch time dim"],
+        words: Int[Tensor, "batch time"],
+        memory: None = None,
+    ) -> Float[Tensor, "batch time"]:
+        """Return the probabilities of the words that follow hidden states; those below 0 stay as they are."""
+        kept = words >= 0
+        distances, found = self.datastore.search(states[kept], self.k)
+        other, speaks = torch.zeros_like(probabilities), torch.zeros_like(kept)
+        other[kept] = _said(distances, found, words[kept], self.temperature).to(other.dtype)
+        speaks[kept] = (found >= 0).any(dim=1)
+        return mix_targets(probabilities, other, self.weight, speaks)
+
+    def _mixed(self, own: Tensor, input_ids: Tensor, states: Tensor, keep: Tensor | None) -> Tensor:
+        distances, words = self.datastore.search(states[:, -1], self.k)
+        return mix_words(own, words, _shares(distances, self.temperature), self.weight)
+
+
+def _shares(distances: Tensor, temperature: float) -> Tensor:
+    """Return the softmax of -distances / temperature (rows, k); 0 in rows without a neighbour."""
+    return torch.softmax(-distances / temperature, dim=1).nan_to_num(0.0)
+
+
+def _said(distances: Tensor, found: Tensor, words: Tensor, temperature: float) -> Tensor:
+    """Return p_kNN (rows,) of one word each."""
+    return (_shares(distances, temperature) * (found == words[:, None])).sum(dim=1).double()
