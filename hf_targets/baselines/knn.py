@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, Self
 
 import torch
@@ -21,22 +22,18 @@ class KnnProcessor(HiddenStateProcessor):
     """Logits processor of kNN-LM: p(w) = (1 - lambda) p_model(w) + lambda p_kNN(w).
 
     p_kNN(w) is the softmax of -|h - h_i|^2 / temperature over the `k` keys h_i of a datastore that are nearest to the
-    state h, summed where the word after h_i is w. `cached_perplexities` takes it, too; both mix in one after the other
-    with a `NeuralCache`.
+    state h, summed where the word after h_i is w. `cached_perplexities` takes it, too, and may add a `NeuralCache`.
 
     >>> with KnnProcessor(store, model, temperature=100.0) as processor:  # doctest: +SKIP
     ...     model.generate(**inputs, logits_processor=[processor])
 
     Args:
-        datastore: Of the same model.
-        model: Any causal model, plain or under peft; hooks listen to its passes inside the `with` block.
-        k: Neighbours, in [1, keys of the datastore]; the paper's is 1,024.
-        temperature: Above 0. Square distances of a trained Transformer's states are large, so it should be, too:
-            `tuned` finds one.
-        weight: Lambda, in [0, 1); the paper's is .25. At 0 the scores are the model's, bit for bit.
+        datastore, model: Of the same weights; the model is as for `HiddenStateProcessor`.
+        k: Neighbours, in [1, keys of the datastore].
+        temperature: Above 0. States of a trained Transformer lie far apart, and want a high one: see `tuned`.
+        weight: Lambda, in [0, 1). At 0 the scores are the model's, bit for bit.
     Raises:
-        ValueError: If a setting is outside its range, the datastore is of another model, or the model has an encoder,
-            or no base model below its output embeddings.
+        ValueError: If a setting is outside its range, or the datastore is of another model.
     Source: Khandelwal et al. 2020, equations (2) and (3).
     """
 
@@ -51,22 +48,16 @@ class KnnProcessor(HiddenStateProcessor):
     ) -> None:
         super().__init__(model)
         if not 1 <= k <= len(datastore):
-            raise ValueError(f"k must be in [1, {len(datastore)}], the size of the datastore, got {k}; give a lower k")
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
-        if not 0 <= weight < 1:
-            raise ValueError(f"weight (lambda) must be in [0, 1), got {weight}")
+            raise ValueError(f"k must be in [1, {len(datastore)}], the size of the datastore, got {k}")
+        _check(temperature, weight)
         datastore.check_model(model)
-        self.datastore, self.k, self.temperature, self.weight = datastore, k, temperature, weight
+        self.datastore, self.model = datastore, model
+        self.k, self.temperature, self.weight = k, temperature, weight
 
-    @classmethod
     def tuned(
-        cls,
-        datastore: KnnDatastore,
-        model: PreTrainedModel,
+        self,
         blocks: Iterable[Mapping[str, Any]],
         *,
-        k: int = 1024,
         temperatures: Sequence[float],
         weights: Sequence[float],
         batch_size: int = 8,
@@ -78,25 +69,25 @@ class KnnProcessor(HiddenStateProcessor):
         Args:
             blocks: Validation text, which must not be in the datastore, as for `perplexity_of_blocks`.
         Raises:
-            ValueError: As the class, or if no block has a target.
+            ValueError: As the class.
         """
-        choices = [[cls(datastore, model, k=k, temperature=t, weight=w) for w in weights] for t in temperatures]
+        pairs = list(product(temperatures, weights))
+        for pair in pairs:
+            _check(*pair)
         rows, shares = [row_of_block(one, at) for at, one in enumerate(blocks)], torch.tensor(weights).double()
-        if not any((labels[1:] != IGNORED).any() for _, labels in rows):
-            raise ValueError(f"tuning needs a target, and {len(rows)} blocks have none; give longer blocks")
         losses = torch.zeros(len(temperatures), len(weights), dtype=torch.float64)
-        for states, words, nlls in read_blocks(model, rows, batch_size):
+        for states, words, nlls in read_blocks(self.model, rows, batch_size):
             kept = words != IGNORED
-            own, found = (-nlls[kept]).exp().cpu()[:, None], datastore.search(states[kept], k)
+            own, found = (-nlls[kept]).exp().cpu()[:, None], self.datastore.search(states[kept], self.k)
+            speaks = (found[1][:, :1] >= 0).cpu()
             for row, temperature in zip(losses, temperatures, strict=True):
-                said = _said(*found, words[kept], temperature).cpu()[:, None]
-                speaks = (found[1][:, :1] >= 0).cpu()
-                row -= torch.where(speaks, (1 - shares) * own + shares * said, own).log().sum(dim=0)
-        row, column = divmod(int(losses.argmin()), len(weights))
-        return choices[row][column]
+                other = _said(*found, words[kept], temperature).cpu()[:, None]
+                row -= mix_targets(own, other, shares, speaks).log().sum(dim=0)
+        temperature, weight = pairs[int(losses.argmin())]
+        return type(self)(self.datastore, self.model, k=self.k, temperature=temperature, weight=weight)
 
     def memory(self, batch_size: int, like: Tensor) -> None:
-        """Return nothing: kNN-LM remembers no text but that of its datastore."""
+        """Return nothing: it remembers no text but that of its datastore."""
 
     def target_probabilities(
         self,
@@ -105,7 +96,7 @@ class KnnProcessor(HiddenStateProcessor):
         words: Int[Tensor, "batch time"],
         memory: None = None,
     ) -> Float[Tensor, "batch time"]:
-        """Return the probabilities of the words that follow hidden states; those below 0 stay as they are."""
+        """Return the probabilities of the words that follow hidden states; where words are below 0, the model's."""
         kept = words >= 0
         distances, found = self.datastore.search(states[kept], self.k)
         other, speaks = torch.zeros_like(probabilities), torch.zeros_like(kept)
@@ -116,6 +107,11 @@ class KnnProcessor(HiddenStateProcessor):
     def _mixed(self, own: Tensor, input_ids: Tensor, states: Tensor, keep: Tensor | None) -> Tensor:
         distances, words = self.datastore.search(states[:, -1], self.k)
         return mix_words(own, words, _shares(distances, self.temperature), self.weight)
+
+
+def _check(temperature: float, weight: float) -> None:
+    if not 0 < temperature < math.inf or not 0 <= weight < 1:
+        raise ValueError(f"temperature must be above 0, and weight (lambda) in [0, 1), got {temperature} and {weight}")
 
 
 def _shares(distances: Tensor, temperature: float) -> Tensor:

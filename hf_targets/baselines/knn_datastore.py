@@ -72,8 +72,7 @@ class KnnDatastore:
             batch_size: Blocks in one forward pass.
             shard_size: About how many keys a process reads before it writes them; a kill loses as many.
         Raises:
-            ValueError: If there is no target, keys are not finite in float16, or the folder has the datastore of
-                another model or text.
+            ValueError: If there is no target, keys are not finite in float16, or the folder has another model or text.
             OSError: If there is no room for the keys.
         """
         rows, folder = [row_of_block(one, at) for at, one in enumerate(dataset)], Path(folder)
@@ -105,32 +104,22 @@ class KnnDatastore:
         state.wait_for_everyone()
         if state.is_main_process:
             if factory is not None:
-                given: Any = {"metric": "distance", "num_probes": num_probes, "fingerprint": _fingerprint(told, index)}
-                VectorIndex.build(torch.from_numpy(keys), factory, **given).save(folder)
+                found = VectorIndex.build(torch.from_numpy(keys), factory, metric="distance", num_probes=num_probes)
+                found.save(folder)
             _write_told(folder, {**told, "index": index, "complete": True})
         state.wait_for_everyone()
         return cls.from_folder(folder)
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> Self:
-        """Open a datastore, whose keys stay in their file.
-
-        Raises:
-            ValueError: If there is none, its building was broken off, or a file is damaged.
-        """
+        """Open a datastore, whose keys stay in their file; a ValueError tells that it was not built to its end."""
         folder = Path(folder)
         told = _read_told(folder)
         if not told or not told["complete"]:
             what = "a datastore whose building was broken off" if told else "no datastore"
             raise ValueError(f"{folder} has {what}; call KnnDatastore.build with its model and text")
-        try:
-            keys, words = (torch.from_numpy(np.load(folder / name, mmap_mode="c")) for name in (_KEYS, _WORDS))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{folder} is damaged ({error}); remove it, and build the datastore again") from error
-        index = None
-        if told["index"]["factory"] is not None:
-            index = VectorIndex.load(folder, fingerprint=_fingerprint(told, told["index"]))
-        return cls(keys, words, index, told)
+        keys, words = (torch.from_numpy(np.load(folder / name, mmap_mode="c")) for name in (_KEYS, _WORDS))
+        return cls(keys, words, told["index"]["factory"] and VectorIndex.load(folder), told)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -138,24 +127,13 @@ class KnnDatastore:
     def check_model(self, model: PreTrainedModel) -> None:
         """Raise a ValueError if the keys are of a model with other weights or adapters; the float type may differ."""
         if self.told["model"] != _of_model(model)["model"]:
-            raise ValueError(
-                f"a datastore serves the model that it was built with, and {type(unwrapped(model)).__name__} has other "
-                "weights or adapters; load that model, or build a datastore with this one"
-            )
+            raise ValueError("the model has other weights or adapters than that of the datastore; build one with it")
 
     def search(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the square distances of the `k` nearest keys, in float32, and the words that follow, both (rows, k).
 
-        Where an index proposes fewer, distances are infinite and words -1.
-
-        Args:
-            states: (rows, d), finite, on any device; the results are there, too.
-            k: In [1, len(self)].
-        Raises:
-            ValueError: If an argument is something else.
+        Where an index proposes fewer, distances are infinite and words -1. States are (rows, d), and finite.
         """
-        if not 1 <= k <= len(self):
-            raise ValueError(f"k must be in [1, {len(self)}], the size of the datastore, got {k}")
         if states.shape[1:] != self.keys.shape[1:] or not states.isfinite().all():
             raise ValueError(f"states must be finite, of width {self.keys.shape[1]}, got shape {tuple(states.shape)}")
         found = [self._search(part, k) for part in states.float().split(_QUERIES_AT_ONCE)]
@@ -235,17 +213,10 @@ def _make_room(folder: Path, num_keys: int, dim: int) -> None:
         np.save(unfinished / _WORDS, np.full(num_keys, _NO_WORD, np.int32))
 
 
-def _fingerprint(told: Mapping[str, Any], index: Mapping[str, Any]) -> dict[str, str]:
-    return {"model": told["model"], "text": told["text"], "index": json.dumps(index)}
-
-
 def _read_told(folder: Path) -> dict[str, Any]:
     """Return what a folder tells of its datastore; nothing where it has none."""
     path = folder / _TOLD
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); remove its folder, and build the datastore again") from error
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _write_told(folder: Path, told: Mapping[str, Any]) -> None:

@@ -154,11 +154,12 @@ class NeuralCache:
         """
         known = memory.words >= 0
         weights = self._weights(state[:, None], memory.states, known[:, None])[:, 0]
-        return mix_words(log_probabilities, memory.words, weights, self.weight, self._speaks(memory.counts))
+        weights = weights.masked_fill(~self._speaks(memory.counts)[:, None], 0.0)
+        return mix_words(log_probabilities, memory.words, weights, self.weight)
 
 
 def mix_targets(
-    own: Float[Tensor, "..."], other: Float[Tensor, "..."], share: float, speaks: Bool[Tensor, "..."]
+    own: Float[Tensor, "..."], other: Float[Tensor, "..."], share: float | Tensor, speaks: Bool[Tensor, "..."]
 ) -> Float[Tensor, "..."]:
     """Return (1 - share) own + share other, probabilities of the same words; `own` where the other is silent."""
     return torch.where(speaks, (1 - share) * own + share * other.to(own.dtype), own)
@@ -169,18 +170,15 @@ def mix_words(
     words: Int[Tensor, "batch found"],
     weights: Float[Tensor, "batch found"],
     share: float,
-    speaks: Bool[Tensor, "batch"] | None = None,
 ) -> Float[Tensor, "batch vocab"]:
     """Return log((1 - share) p + share q), where q of a word is the sum of its weights; those of words below 0 are 0.
 
-    Words whose logarithm is -inf are forbidden, and stay so: their share goes to the other words. A row stays as it is
-    where all weights are 0, or where `speaks` is false.
+    Words whose logarithm is -inf are forbidden, and stay so: their share goes to the other words. A row whose weights
+    are all 0 stays as it is.
     """
     other = torch.zeros_like(log_probabilities, dtype=weights.dtype).scatter_add_(1, words.clamp(min=0), weights)
     other = other.masked_fill(log_probabilities == -torch.inf, 0.0)
     allowed = other.sum(dim=1, keepdim=True)
     own = log_probabilities.to(weights.dtype) + math.log1p(-share)
     mixed = torch.logaddexp(own, (other / allowed).log() + (math.log(share) if share else -torch.inf))
-    has_word = allowed != 0  # NaN is no 0, and shows
-    is_mixed = has_word if speaks is None else has_word & speaks[:, None]
-    return torch.where(is_mixed, mixed.to(log_probabilities.dtype), log_probabilities)
+    return torch.where(allowed != 0, mixed.to(log_probabilities.dtype), log_probabilities)  # NaN is no 0, and shows

@@ -54,8 +54,7 @@ class HiddenStateProcessor(LogitsProcessor):
         ValueError: If the model has an encoder, or no base model below its output embeddings.
     """
 
-    weight: float
-    """What is mixed in has this share; at 0 scores stay as they are."""
+    weight: float  # what is mixed in has this share; at 0 scores stay as they are
 
     def __init__(self, model: PreTrainedModel) -> None:
         core = unwrapped(model)
@@ -69,7 +68,7 @@ class HiddenStateProcessor(LogitsProcessor):
         self._time = -1  # of the texts of the last call
 
     def __enter__(self) -> Self:
-        self._handles = [
+        self._handles += [
             self._reader.register_forward_hook(self._listen, with_kwargs=True),
             self._head.register_forward_pre_hook(self._read_by_head),
         ]
@@ -84,8 +83,7 @@ class HiddenStateProcessor(LogitsProcessor):
     def _mixed(self, own: Tensor, input_ids: Tensor, states: Tensor, keep: Tensor | None) -> Tensor:
         """Return the model's own logarithms (batch, vocab) with what is mixed in.
 
-        Args:
-            states: Of the texts (batch, time), of which `keep` leaves out padding, or of their last token alone.
+        States are of the texts (batch, time), of which `keep` leaves out padding, or of their last tokens alone.
         """
 
     def _listen(self, module: Any, arguments: Any, *rest: Any) -> None:

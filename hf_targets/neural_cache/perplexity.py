@@ -138,11 +138,8 @@ def read_blocks(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield of each batch, row after row: what the output embeddings read, the words that follow, the model's losses.
 
-    Args:
-        rows: Tokens and labels, as `row_of_block` gives them; what a row of one token adds is nothing.
-        carries_state: As for `cached_perplexities`.
-        with_losses: Otherwise losses are empty, and the output embeddings multiply nothing.
-    Returns: (targets, d), (targets,) with -100 for none, and (targets,) in float64.
+    They are (targets, d), (targets,) with -100 for none, and (targets,) in float64; without losses these are empty, and
+    the output embeddings multiply nothing.
     """
     if carries_state and any(before[-1] != after[0] for (before, _), (after, _) in pairwise(rows)):
         raise ValueError("each block must begin with the last token of the one before; make them with pack_blocks")

@@ -15,7 +15,7 @@ from hf_targets.data.atomic_write import is_left_over, written_together
 from hf_targets.extras import require
 
 _TRAINED_ON, _ADDED_AT_ONCE = 1 << 20, 1 << 16
-"""Vectors that lists and codes are learnt from, and that are held as float32 at once beside the index."""
+"""Most vectors that an index learns from, evenly spaced, and that are held as float32 at once beside it."""
 
 
 class VectorIndex:
@@ -64,17 +64,15 @@ class VectorIndex:
             ImportError: If faiss is not installed.
         """
         faiss = require("faiss", extra="phrases")
-        if embeddings.ndim != 2 or not len(embeddings):
-            raise ValueError(f"embeddings need a vector, a row of a matrix, got shape {tuple(embeddings.shape)}")
+        if not len(_matrix("embeddings", embeddings[:1])):
+            raise ValueError(f"embeddings need a vector, got shape {tuple(embeddings.shape)}")
         kind = faiss.METRIC_INNER_PRODUCT if metric == "inner_product" else faiss.METRIC_L2
         try:
             index = faiss.index_factory(embeddings.shape[1], factory, kind)
         except RuntimeError as error:
             raise ValueError(f'factory must be one of FAISS, such as "Flat", got {factory!r}: {error}') from error
         if not index.is_trained:
-            chosen = torch.randperm(len(embeddings), generator=torch.Generator().manual_seed(0))[:_TRAINED_ON]
-            some = embeddings[chosen.sort().values] if len(embeddings) > _TRAINED_ON else embeddings
-            index.train(_matrix("embeddings", some).numpy())
+            index.train(_matrix("embeddings", embeddings[:: -(-len(embeddings) // _TRAINED_ON)]).numpy())
         for part in embeddings.split(_ADDED_AT_ONCE):
             index.add(_matrix("embeddings", part).numpy())
         if "IVF" in factory:

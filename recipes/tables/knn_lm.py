@@ -54,7 +54,7 @@ def main(setup: Setup) -> str:
         store = KnnDatastore.build(model, blocks["train"], folder, factory=None if factory == "exact" else factory)
         seconds = time.perf_counter() - start
         grid: Any = {"temperatures": setup.temperatures, "weights": setup.weights}
-        knn = KnnProcessor.tuned(store, model, blocks["validation"], k=setup.k, **grid)
+        knn = KnnProcessor(store, model, k=setup.k).tuned(blocks["validation"], **grid)
         ways: dict[str, Any] = {"cache": cache, "kNN-LM": knn, "both": (knn, cache)}
         found = cached_perplexities(model, blocks["test"], ways)
         state = store.keys[:1].float()
