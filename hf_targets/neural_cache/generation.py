@@ -13,8 +13,8 @@ from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.neural_cache.cache import NO_WORD, CacheMemory, NeuralCache
 
 _REFUSED = (
-    "hidden states are followed in texts that `generate` writes token by token: leave out assisted decoding, prompt "
-    "lookup, drafts, guidance_scale, inputs_embeds, past_key_values and phrases"
+    "inside its `with` block hidden states are followed in texts that `generate` writes token by token: leave out "
+    "assisted decoding, prompt lookup, drafts, guidance_scale, inputs_embeds, past_key_values and phrases"
 )
 
 
