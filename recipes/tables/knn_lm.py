@@ -46,7 +46,8 @@ def main(setup: Setup) -> str:
     name: Any = setup.model_name_or_path
     tokenizer = setup.tokenizer(name, texts)
     model = AutoModelForCausalLM.from_pretrained(name, dtype=setup.dtype).eval()
-    blocks, folder = setup.blocks(texts, tokenizer), Path(setup.output_dir, "store")
+    blocks: Any = setup.blocks(texts, tokenizer)
+    folder = Path(setup.output_dir, "store")
     cache = search_cache(model, blocks["validation"], setup.window, setup.thetas, [0.0, *setup.weights], relative=True)
     rows, results = [], {}
     for factory in setup.factories:
