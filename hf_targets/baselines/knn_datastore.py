@@ -24,7 +24,7 @@ from hf_targets.neural_cache.perplexity import read_blocks
 from hf_targets.retrieval.vector_index import VectorIndex
 
 _TOLD, _KEYS, _WORDS, _NO_WORD = "datastore.json", "keys.npy", "words.npy", -1
-_KEYS_AT_ONCE, _QUERIES_AT_ONCE, _NUMBERS_AT_ONCE = 1 << 16, 256, 1 << 24
+_KEYS_AT_ONCE, _QUERIES_AT_ONCE, _NUMBERS_AT_ONCE = 1 << 13, 256, 1 << 24
 
 Rows = Sequence[tuple[Tensor, Tensor]]
 
@@ -152,9 +152,10 @@ class KnnDatastore:
     def _nearest(self, queries: Tensor, k: int) -> Tensor:
         """Return the numbers of the nearest keys, those of the highest q . k - |k|^2 / 2."""
         best, numbers = queries.new_zeros(len(queries), 0), torch.empty(0)
+        room = queries.new_empty(_KEYS_AT_ONCE, queries.shape[1])  # to allocate it for each part takes longer than all
         for start in range(0, len(self), _KEYS_AT_ONCE):
-            keys = self.keys[start : start + _KEYS_AT_ONCE].to(queries.device).float()
-            scores = torch.addmm(keys.square().sum(dim=1), queries, keys.T, beta=-0.5)
+            keys = room[: len(self) - start].copy_(self.keys[start : start + _KEYS_AT_ONCE])
+            scores = torch.addmm(torch.linalg.vector_norm(keys, dim=1).square(), queries, keys.T, beta=-0.5)
             some, at = scores.topk(min(k, len(keys)), dim=1)
             numbers = torch.cat([numbers, at + start], dim=1) if start else at
             best, at = torch.cat([best, some], dim=1).topk(min(k, numbers.shape[1]), dim=1)
