@@ -6,7 +6,6 @@ from itertools import product
 from typing import Any, Self
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -55,12 +54,7 @@ class KnnProcessor(HiddenStateProcessor):
         self.k, self.temperature, self.weight = k, temperature, weight
 
     def tuned(
-        self,
-        blocks: Iterable[Mapping[str, Any]],
-        *,
-        temperatures: Sequence[float],
-        weights: Sequence[float],
-        batch_size: int = 8,
+        self, blocks: Iterable[Mapping[str, Any]], *, temperatures: Sequence[float], weights: Sequence[float]
     ) -> Self:
         """Return the processor of the lowest perplexity of a text, among all pairs of a temperature and a weight.
 
@@ -69,17 +63,19 @@ class KnnProcessor(HiddenStateProcessor):
         Args:
             blocks: Validation text, which must not be in the datastore, as for `perplexity_of_blocks`.
         Raises:
-            ValueError: As the class.
+            ValueError: As the class, or if no block has a target.
         """
         pairs = list(product(temperatures, weights))
         for pair in pairs:
             _check(*pair)
         rows, shares = [row_of_block(one, at) for at, one in enumerate(blocks)], torch.tensor(weights).double()
+        if not any((labels[1:] != IGNORED).any() for _, labels in rows):
+            raise ValueError(f"tuning needs a target, and {len(rows)} blocks have none; give longer blocks")
         losses = torch.zeros(len(temperatures), len(weights), dtype=torch.float64)
-        for states, words, nlls in read_blocks(self.model, rows, batch_size):
+        for states, words, nlls in read_blocks(self.model, rows, batch_size=8):
             kept = words != IGNORED
             own, found = (-nlls[kept]).exp().cpu()[:, None], self.datastore.search(states[kept], self.k)
-            speaks = (found[1][:, :1] >= 0).cpu()
+            speaks = found[1][:, :1].cpu() >= 0
             for row, temperature in zip(losses, temperatures, strict=True):
                 other = _said(*found, words[kept], temperature).cpu()[:, None]
                 row -= mix_targets(own, other, shares, speaks).log().sum(dim=0)
@@ -89,19 +85,16 @@ class KnnProcessor(HiddenStateProcessor):
     def memory(self, batch_size: int, like: Tensor) -> None:
         """Return nothing: it remembers no text but that of its datastore."""
 
-    def target_probabilities(
-        self,
-        probabilities: Float[Tensor, "batch time"],
-        states: Float[Tensor, "batch time dim"],
-        words: Int[Tensor, "batch time"],
-        memory: None = None,
-    ) -> Float[Tensor, "batch time"]:
-        """Return the probabilities of the words that follow hidden states; where words are below 0, the model's."""
+    def target_probabilities(self, probabilities: Tensor, states: Tensor, words: Tensor, memory: None = None) -> Tensor:
+        """Return the probabilities (batch, time) of the words that follow states (batch, time, d).
+
+        Where words are below 0 they are the model's, which are given.
+        """
         kept = words >= 0
         distances, found = self.datastore.search(states[kept], self.k)
         other, speaks = torch.zeros_like(probabilities), torch.zeros_like(kept)
         other[kept] = _said(distances, found, words[kept], self.temperature).to(other.dtype)
-        speaks[kept] = (found >= 0).any(dim=1)
+        speaks[kept] = found[:, 0] >= 0
         return mix_targets(probabilities, other, self.weight, speaks)
 
     def _mixed(self, own: Tensor, input_ids: Tensor, states: Tensor, keep: Tensor | None) -> Tensor:

@@ -167,8 +167,8 @@ def mix_targets(
 
 def mix_words(
     log_probabilities: Float[Tensor, "batch vocab"],
-    words: Int[Tensor, "batch found"],
-    weights: Float[Tensor, "batch found"],
+    words: Int[Tensor, "batch n"],
+    weights: Float[Tensor, "batch n"],
     share: float,
 ) -> Float[Tensor, "batch vocab"]:
     """Return log((1 - share) p + share q), where q of a word is the sum of its weights; those of words below 0 are 0.

@@ -182,6 +182,7 @@ def made(value=1.0, seed=0):
         (lambda store, path: KnnProcessor(store, made(), k=len(store) + 1), "size of the datastore"),
         (lambda store, path: KnnProcessor(store, made(), k=9, temperature=0.0), "temperature"),
         (lambda store, path: KnnProcessor(store, made(), k=9).tuned([], temperatures=[1.0], weights=[1.0]), "weight"),
+        (lambda store, path: KnnProcessor(store, made(), k=9).tuned([], temperatures=[1.0], weights=[0.1]), "target"),
         (lambda store, path: store.search(torch.full((1, 32), torch.nan), 9), "finite"),
     ],
 )
