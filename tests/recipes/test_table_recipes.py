@@ -38,6 +38,14 @@ from tests.recipes.running import run_recipe, small_text
 SMALL = ["--max_train_words", "600", "--disable_tqdm", "true", "--dataset", small_text()]
 
 
+def test_the_table_of_knn_lm_builds_one_datastore_and_searches_it_in_each_way(finetuned, tmp_path):
+    given = ["--model_name_or_path", finetuned[0] / "wdr-seed0", "--output_dir", tmp_path]
+    printed = run_recipe("tables/knn_lm", *given)
+    assert printed.count("| without cache |") == printed.count("| both |") == 2
+    found = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert found["exact"]["without cache"] == found["IVF4,Flat"]["without cache"]
+
+
 def results(folder, *names):
     return [json.loads((folder / name / "results.json").read_text()) for name in names]
 

@@ -1,0 +1,1 @@
+"""Other ways to use a text when a model writes, to compare with."""
