@@ -1,0 +1,1 @@
+"""What phrases are compared with: a larger static vocabulary."""
