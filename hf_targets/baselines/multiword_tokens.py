@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import regex
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_targets.backbones.new_parts import check_no_adapters
@@ -23,7 +23,7 @@ _Model = TypeVar("_Model", bound=PreTrainedModel)
 _LETTERS = r"\p{L}[\p{L}\p{M}]{0,29}"
 _WORD = regex.compile(rf"(?<!\w){_LETTERS}(?:['\u2019]{_LETTERS})*+(?!\w)")
 _AROUND = "."  # stands beside an n-gram, whose space is then that of words inside a text
-_SPACE_SIGN = "\u2581"
+_SPACE = "\u2581"  # as SentencePiece writes it
 _BYTE_LEVEL = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # GPT-2's, as in tokenizers
 _MARK = r"\p{P}$+<=>^`|~"  # what BERT cuts off
 _DROPS_SPACES = {  # by pre-tokenizer: the words that it finds, and what may not follow one
@@ -38,21 +38,21 @@ def transfer_vocabulary(
 ) -> tuple[_Model, PreTrainedTokenizerFast]:
     """Return a model and a tokenizer for which the most frequent n-grams of words of `texts` are tokens.
 
-    The rows of a new token in both embeddings, tied or not, and in the biases of the output are the mean of the rows of
-    its pieces (fast vocabulary transfer, FVT). The rows of old tokens, and so their logits, do not change. Both results
-    are those of Transformers: any Trainer trains the model, and `save_pretrained` and the Auto classes are enough.
+    A new token's rows in both embeddings, tied or not, and in the bias of the output are the mean of those of its
+    pieces (fast vocabulary transfer, FVT); rows and logits of old tokens stay as they are. Both results are plain ones:
+    any Trainer trains the model, and `save_pretrained` and the Auto classes need nothing of this package.
 
     Args:
         model: Any model; its matrices grow in place, and it is returned.
-        tokenizer: A fast one, as for `multiword_tokenizer`; it is left as it is.
+        tokenizer: Its own, as for `multiword_tokenizer`; it is left as it is.
         texts: The support corpus, such as lines or documents.
-        num_tokens: Number of new tokens. The paper has 10,000.
+        num_tokens: Number of new tokens, 1 or more. The paper has 10,000.
         max_words: The longest n-gram, 2 to 5. The paper has bigrams.
     Raises:
-        ValueError: As `multiword_tokenizer`; if the model has adapters, weights that are sharded, offloaded or
+        ValueError: As `multiword_tokenizer`; and if the model has adapters, weights that are sharded, offloaded or
             quantized, or fewer rows than the tokenizer has tokens.
     Source: Gee et al. 2022 (FVT) and 2023 (multiword tokens); the baseline of Liu et al. 2024, section 3.1.
-    Departs: their code pieces a word together without its space, and leaves an untied output matrix as it was.
+    Departs: their code loses the space before a word, and leaves an untied output matrix as it was.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> from hf_targets import train_bpe_tokenizer
@@ -62,8 +62,6 @@ def transfer_vocabulary(
     >>> model, tokenizer = transfer_vocabulary(model, tokenizer, texts, 2, max_words=3)
     >>> [tokenizer.decode(number) for number in (270, 271)]
     [' on the', ' on the mat']
-    >>> tokenizer.decode(tokenizer("a dog on the mat")["input_ids"][-1:])
-    ' on the mat'
     """
     check_no_adapters(model, "the vocabulary grows only")
     new, pieces = multiword_tokenizer(tokenizer, texts, num_tokens, max_words=max_words)
@@ -72,14 +70,15 @@ def transfer_vocabulary(
         raise ValueError("new rows need whole weights; load the model on one device, unquantized")
     old_rows = len(cast(Tensor, layers[0].weight))
     if old_rows < min(pieces):
-        raise ValueError(
-            f"the model has {old_rows} rows and its tokenizer {min(pieces)} tokens; are they of one model?"
-        )
+        raise ValueError(f"the tokenizer has {min(pieces)} tokens and the model {old_rows} rows; take the model's own")
 
     model.resize_token_embeddings(max(old_rows, max(pieces) + 1), mean_resizing=False)
-    for rows in _rows_of_tokens(model):
-        for number, parts in pieces.items():
-            rows[number] = rows[parts].float().mean(0).to(rows.dtype)
+    layers = [layer for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer is not None]
+    parts = {id(tensor): tensor.data for layer in layers for tensor in layer.parameters(recurse=False)}  # tied: once
+    biases = [tensor[0] for name, tensor in model.named_buffers() if name.endswith("final_logits_bias")]
+    for rows in [*parts.values(), *biases]:
+        for number, of in pieces.items():
+            rows[number] = rows[of].float().mean(0).to(rows.dtype)
     return model, new
 
 
@@ -103,17 +102,14 @@ def multiword_tokenizer(
         raise ValueError(f"max_words must be 2 to 5 and num_tokens 1 or more, got {max_words} and {num_tokens}")
     old = cast(Tokenizer, tokenizer.backend_tokenizer)
     state = json.loads(old.to_str())
-    unknown = tokenizer.unk_token_id
-    found: dict[str, tuple[str, list[int]]] = {}  # by the n-gram as the model sees it
-    tokens: dict[str, str] = {}  # by the same: the piece that the model gets
+    found: dict[str, tuple[str, str, list[int]]] = {}  # by the n-gram as the pre-tokenizer writes it
     for ngram in _frequent(texts, max_words):
         form = _form(old, state, ngram)
         cut = [piece for piece, _ in old.pre_tokenizer.pre_tokenize_str(form)] if old.pre_tokenizer else [form]
         pieces = [token.id for piece in cut for token in old.model.tokenize(piece)]
-        token = "".join(cut) if form[0] in f" {_SPACE_SIGN}" else form
-        if len(pieces) > 1 and unknown not in pieces and old.token_to_id(token) is None:
-            found.setdefault(form, (ngram, pieces))
-            tokens[form] = token
+        token = "".join(cut) if form[0] in f" {_SPACE}" else form
+        if len(pieces) > 1 and tokenizer.unk_token_id not in pieces and old.token_to_id(token) is None:
+            found.setdefault(form, (ngram, token, pieces))
         if len(found) == num_tokens:
             break
     if len(found) < num_tokens:
@@ -121,33 +117,37 @@ def multiword_tokenizer(
             f"{num_tokens} new tokens need as many n-grams that occur twice, and the texts have {len(found)}; "
             "give more text, or a smaller num_tokens"
         )
-
     first = max(old.get_vocab(with_added_tokens=True).values()) + 1
-    _add(state, old, tokens, first)
-    with TemporaryDirectory() as folder:  # with all settings, and of a class that takes tokenizer.json as it is
+    _add(state, old, {form: token for form, (_, token, _) in found.items()}, first)
+    with TemporaryDirectory() as folder:  # with all settings, and of the class that takes tokenizer.json as it is
         tokenizer.save_pretrained(folder)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
         new = PreTrainedTokenizerFast.from_pretrained(folder)
     new.name_or_path = tokenizer.name_or_path
-    ids = dict(enumerate((pieces for _, pieces in found.values()), start=first))
-    _check(new, tokenizer, [ngram for ngram, _ in found.values()], ids)
-    return new, ids
+
+    texts = [f"{_AROUND} {ngram} {_AROUND}" for ngram, *_ in found.values()]
+    before, after = (each(texts, add_special_tokens=False, verbose=False)["input_ids"] for each in (tokenizer, new))
+    for number, (text, was, now) in enumerate(zip(texts, before, after, strict=True), start=first):
+        if number not in now or tokenizer.decode(was) != new.decode(now):
+            raise ValueError(
+                f"{text!r} must have one token for its n-gram and decode as before, and is {new.decode(now)!r} by "
+                f"{new.convert_ids_to_tokens(now)}; take a byte-level, SentencePiece or WordPiece tokenizer"
+            )
+    return new, dict(enumerate((pieces for *_, pieces in found.values()), start=first))
 
 
-def _frequent(texts: Sequence[str], max_words: int) -> Iterator[str]:
-    """Yield the n-grams that occur twice or more, the most frequent first, then in alphabetical order."""
+def _frequent(texts: Sequence[str], max_words: int) -> list[str]:
+    """Return the n-grams that occur twice or more, the most frequent first, then in alphabetical order."""
     counts: Counter[str] = Counter()
     for text in texts:
         words = [word.span() for word in _WORD.finditer(text)]
         for index, (start, end) in enumerate(words):
             for next_start, next_end in islice(words, index + 1, index + max_words):
-                if next_start != end + 1 or text[end] != " ":
+                if text[end:next_start] != " ":
                     break
                 end = next_end
                 counts[text[start:end]] += 1
-    for ngram, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if count > 1:
-            yield ngram
+    return sorted((ngram for ngram, count in counts.items() if count > 1), key=lambda ngram: (-counts[ngram], ngram))
 
 
 def _form(old: Tokenizer, state: dict[str, Any], ngram: str) -> str:
@@ -157,13 +157,12 @@ def _form(old: Tokenizer, state: dict[str, Any], ngram: str) -> str:
     form = normalized[normalized.index(_AROUND) + 1 :]
     if state["model"]["type"] in ("WordPiece", "WordLevel"):  # which see no spaces
         return form.strip()
-    return form.replace(" ", _SPACE_SIGN) if any(step["type"] == "Metaspace" for step in _steps(state)) else form
+    return form.replace(" ", _SPACE) if any(step["type"] == "Metaspace" for step in _steps(state)) else form
 
 
 def _steps(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the pre-tokenizers of a tokenizer's state in order."""
-    step = state["pre_tokenizer"]
-    return [] if step is None else step["pretokenizers"] if step["type"] == "Sequence" else [step]
+    step = state["pre_tokenizer"] or {"type": "Sequence", "pretokenizers": []}
+    return step["pretokenizers"] if step["type"] == "Sequence" else [step]
 
 
 def _add(state: dict[str, Any], old: Tokenizer, tokens: dict[str, str], first: int) -> None:
@@ -172,16 +171,16 @@ def _add(state: dict[str, Any], old: Tokenizer, tokens: dict[str, str], first: i
     steps = _whole_ngrams(_steps(state), list(tokens), model["type"])
     state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
     if (state["decoder"] or {}).get("type") == "Metaspace":  # which drops each sign in the first token of a text
-        inner = {"type": "Replace", "pattern": {"Regex": f"(?<=[^{_SPACE_SIGN}]){_SPACE_SIGN}"}, "content": " "}
+        inner = {"type": "Replace", "pattern": {"Regex": f"(?<=[^{_SPACE}]){_SPACE}"}, "content": " "}
         state["decoder"] = {"type": "Sequence", "decoders": [inner, state["decoder"]]}
     new = {token: number for number, token in enumerate(tokens.values(), start=first)}
     vocab = old.get_vocab(with_added_tokens=True) | new  # added tokens outside of it would get other ids
     if model["type"] == "Unigram":  # ids are positions; a new piece scores above the sum of any of its parts
         names, least = sorted(vocab, key=vocab.__getitem__), min(score for _, score in model["vocab"])
-        scores = [float(name.count(_SPACE_SIGN) - 1) if name in new else least for name in names]
+        scores = [float(name.count(_SPACE) - 1) if name in new else least for name in names]
         model["vocab"] += list(zip(names, scores, strict=True))[len(model["vocab"]) :]
-    else:
-        model["vocab"] = vocab
+        return
+    model["vocab"] = vocab
     if model["type"] == "BPE":
         model["ignore_merges"] = True  # a whole word of the vocabulary is one token, as its merges would make it
 
@@ -189,16 +188,14 @@ def _add(state: dict[str, Any], old: Tokenizer, tokens: dict[str, str], first: i
 def _whole_ngrams(steps: list[dict[str, Any]], forms: list[str], model: str) -> list[dict[str, Any]]:
     """Return pre-tokenizers that cut text as `steps` do, but keep n-grams whole.
 
-    A step that cuts at spaces becomes a `Split` by one expression, in which the n-grams come first; what another step
-    does to n-grams, `_check` finds.
+    A step that cuts at spaces becomes a `Split` by one expression, in which the n-grams come first.
     """
-
-    in_words = r"(?![\w<])" if forms[0].startswith(_SPACE_SIGN) else r"(?!\w)"  # no text "<0x0A>" alone: a byte's piece
+    in_words = r"(?![\w<])" if forms[0].startswith(_SPACE) else r"(?!\w)"  # "<0x0A>" as a whole is the piece of a byte
 
     def split(words: str, end: str = in_words, **options: Any) -> dict[str, Any]:
-        written = [form.replace(_SPACE_SIGN, " ").strip() for form in forms] if "invert" in options else forms
-        pattern = f"{_expression(written)}{end}|{words}"
-        return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False, **options}
+        written = [form.replace(_SPACE, " ").strip() for form in forms] if "invert" in options else forms
+        pattern = {"Regex": f"{_expression(written)}{end}|{words}"}
+        return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False, **options}
 
     new = []
     for step in steps:
@@ -208,7 +205,7 @@ def _whole_ngrams(steps: list[dict[str, Any]], forms: list[str], model: str) -> 
                 new.append({"type": "Metaspace", "replacement": " ", "prepend_scheme": "always", "split": False})
             new += [split(_BYTE_LEVEL), step | {"use_regex": False, "add_prefix_space": False}]
         elif kind == "Metaspace" and step["split"]:
-            new += [step | {"split": False}, split(f"{_SPACE_SIGN}?[^{_SPACE_SIGN}]+|{_SPACE_SIGN}")]
+            new += [step | {"split": False}, split(f"{_SPACE}?[^{_SPACE}]+|{_SPACE}")]
         elif kind == "Split" and (step["behavior"], step["invert"]) == ("Isolated", False):
             new.append(split(step["pattern"].get("Regex") or regex.escape(step["pattern"]["String"])))
         elif kind in _DROPS_SPACES:
@@ -216,10 +213,10 @@ def _whole_ngrams(steps: list[dict[str, Any]], forms: list[str], model: str) -> 
             new.append(split(words, end, behavior="Removed", invert=True))
         else:
             new.append(step)
-    if not any(step["type"] == "Split" and step not in steps for step in new):
+    if all(step in steps for step in new):
         if model == "Unigram":
             raise ValueError("a unigram tokenizer must cut text at spaces, and this one does not; take another")
-        new.append(split(r"\A<(?=0x[0-9A-F]{2}>)"))  # "<0x0A>" as a whole would be that byte's piece
+        new.append(split(r"\A<(?=0x[0-9A-F]{2}>)"))
     return new
 
 
@@ -236,28 +233,4 @@ def _expression(forms: list[str]) -> str:
         ways = [regex.escape(letter) + below(rest) for letter, rest in node.items() if letter]
         return f"(?:{'|'.join(ways)})" + "?" * ("" in node) if ways else ""
 
-    before = f"(?<!{_SPACE_SIGN})" if _SPACE_SIGN in tree else ""  # a run of spaces may be a token
-    return before + below(tree)
-
-
-def _rows_of_tokens(model: PreTrainedModel) -> list[Tensor]:
-    """Return the tensors of a model with a row a token, (V, ...): both embeddings and the biases of the output."""
-    output = model.get_output_embeddings()
-    rows = [cast(Tensor, model.get_input_embeddings().weight).data]
-    if isinstance(output, nn.Module):
-        rows += [tensor.data for tensor in output.parameters(recurse=False) if tensor.data_ptr() != rows[0].data_ptr()]
-    return rows + [tensor[0] for name, tensor in model.named_buffers() if name.endswith("final_logits_bias")]
-
-
-def _check(
-    new: PreTrainedTokenizerFast, old: PreTrainedTokenizerBase, ngrams: list[str], ids: dict[int, list[int]]
-) -> None:
-    """Raise a ValueError if an n-gram in a text is not its one token, or decodes otherwise than its pieces."""
-    texts = [f"{_AROUND} {ngram} {_AROUND}" for ngram in ngrams]
-    before, after = (each(texts, add_special_tokens=False, verbose=False)["input_ids"] for each in (old, new))
-    for text, was, now, number in zip(texts, before, after, ids, strict=True):
-        if number not in now or old.decode(was) != new.decode(now):
-            raise ValueError(
-                f"{text!r} must have one token for its n-gram and decode as before, and is {new.decode(now)!r} by "
-                f"{new.convert_ids_to_tokens(now)}; take a byte-level, SentencePiece or WordPiece tokenizer"
-            )
+    return (f"(?<!{_SPACE})" if _SPACE in tree else "") + below(tree)  # a run of spaces may be a token
