@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import regex
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -28,7 +29,6 @@ _BYTE_LEVEL = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!
 _MARK = r"\p{P}$+<=>^`|~"  # what BERT cuts off
 _DROPS_SPACES = {  # by pre-tokenizer: the words that it finds, and what may not follow one
     "BertPreTokenizer": (rf"[{_MARK}]|[^\s{_MARK}]+", rf"(?![^\s{_MARK}])"),
-    "Whitespace": (r"\w+|[^\w\s]+", r"(?!\w)"),
     "WhitespaceSplit": (r"\S+", r"(?!\S)"),
 }
 
@@ -49,8 +49,8 @@ def transfer_vocabulary(
         num_tokens: Number of new tokens, 1 or more. The paper has 10,000.
         max_words: The longest n-gram, 2 to 5. The paper has bigrams.
     Raises:
-        ValueError: As `multiword_tokenizer`; and if the model has adapters, weights that are sharded, offloaded or
-            quantized, or fewer rows than the tokenizer has tokens.
+        ValueError: As `multiword_tokenizer`, or if the model has adapters, its matrices are sharded or quantized, or
+            they have fewer rows than the tokenizer has tokens.
     Source: Gee et al. 2022 (FVT) and 2023 (multiword tokens); the baseline of Liu et al. 2024, section 3.1.
     Departs: their code loses the space before a word, and leaves an untied output matrix as it was.
 
@@ -89,12 +89,13 @@ def multiword_tokenizer(
 
     Of several n-grams the leftmost is taken, and of those the longest; it begins with the space before its first word
     and ends where a word ends. All other text is cut as before, and ids decode to the same text. The n-grams are pieces
-    of the tokenizer's own model (BPE, unigram, WordPiece or whole words), whose pre-tokenizer keeps them whole.
+    of the tokenizer's own model (BPE, unigram, WordPiece or whole words), whose pre-tokenizer keeps them whole. With
+    BPE, a word of the vocabulary that no merges make becomes one token too.
 
     Args: As for `transfer_vocabulary`. Words are runs of letters, with apostrophes inside, parted by one space.
     Raises:
-        ValueError: If the tokenizer is a slow one, or cuts n-grams or decodes them otherwise than before, or if fewer
-            n-grams than asked for occur twice.
+        ValueError: If the tokenizer is a slow one, or one whose n-grams cannot be kept whole and decode as before, or
+            if fewer n-grams than asked for occur twice.
     """
     check_fast(tokenizer)
     check_texts(texts, "texts")
@@ -123,7 +124,8 @@ def multiword_tokenizer(
         tokenizer.save_pretrained(folder)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
         new = PreTrainedTokenizerFast.from_pretrained(folder)
-    new.name_or_path = tokenizer.name_or_path
+    for name in ("name_or_path", "padding_side", "truncation_side"):
+        setattr(new, name, getattr(tokenizer, name))
 
     texts = [f"{_AROUND} {ngram} {_AROUND}" for ngram, *_ in found.values()]
     before, after = (each(texts, add_special_tokens=False, verbose=False)["input_ids"] for each in (tokenizer, new))
@@ -152,8 +154,7 @@ def _frequent(texts: Sequence[str], max_words: int) -> list[str]:
 
 def _form(old: Tokenizer, state: dict[str, Any], ngram: str) -> str:
     """Return an n-gram inside a text after normalisation, as the pre-tokenizer writes it."""
-    text = f"{_AROUND} {ngram}"
-    normalized = old.normalizer.normalize_str(text) if old.normalizer else text
+    normalized = (old.normalizer or normalizers.Sequence([])).normalize_str(f"{_AROUND} {ngram}")
     form = normalized[normalized.index(_AROUND) + 1 :]
     if state["model"]["type"] in ("WordPiece", "WordLevel"):  # which see no spaces
         return form.strip()
@@ -168,8 +169,7 @@ def _steps(state: dict[str, Any]) -> list[dict[str, Any]]:
 def _add(state: dict[str, Any], old: Tokenizer, tokens: dict[str, str], first: int) -> None:
     """Add n-grams to a tokenizer's state: by their forms, the pieces that its model gets, with ids from `first` on."""
     model = state["model"]
-    steps = _whole_ngrams(_steps(state), list(tokens), model["type"])
-    state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": _whole_ngrams(state, list(tokens))}
     if (state["decoder"] or {}).get("type") == "Metaspace":  # which drops each sign in the first token of a text
         inner = {"type": "Replace", "pattern": {"Regex": f"(?<=[^{_SPACE}]){_SPACE}"}, "content": " "}
         state["decoder"] = {"type": "Sequence", "decoders": [inner, state["decoder"]]}
@@ -179,17 +179,12 @@ def _add(state: dict[str, Any], old: Tokenizer, tokens: dict[str, str], first: i
         names, least = sorted(vocab, key=vocab.__getitem__), min(score for _, score in model["vocab"])
         scores = [float(name.count(_SPACE) - 1) if name in new else least for name in names]
         model["vocab"] += list(zip(names, scores, strict=True))[len(model["vocab"]) :]
-        return
-    model["vocab"] = vocab
-    if model["type"] == "BPE":
-        model["ignore_merges"] = True  # a whole word of the vocabulary is one token, as its merges would make it
+    else:  # in BPE a whole word of the vocabulary is then one token, as its merges would make it
+        model |= {"vocab": vocab} | ({"ignore_merges": True} if model["type"] == "BPE" else {})
 
 
-def _whole_ngrams(steps: list[dict[str, Any]], forms: list[str], model: str) -> list[dict[str, Any]]:
-    """Return pre-tokenizers that cut text as `steps` do, but keep n-grams whole.
-
-    A step that cuts at spaces becomes a `Split` by one expression, in which the n-grams come first.
-    """
+def _whole_ngrams(state: dict[str, Any], forms: list[str]) -> list[dict[str, Any]]:
+    """Return the pre-tokenizers; those that cut at spaces become a `Split` by an expression that has n-grams first."""
     in_words = r"(?![\w<])" if forms[0].startswith(_SPACE) else r"(?!\w)"  # "<0x0A>" as a whole is the piece of a byte
 
     def split(words: str, end: str = in_words, **options: Any) -> dict[str, Any]:
@@ -198,7 +193,7 @@ def _whole_ngrams(steps: list[dict[str, Any]], forms: list[str], model: str) -> 
         return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False, **options}
 
     new = []
-    for step in steps:
+    for step in _steps(state):
         kind = step["type"]
         if kind == "ByteLevel" and step["use_regex"]:
             if step["add_prefix_space"]:  # once, before the cut
@@ -213,8 +208,8 @@ def _whole_ngrams(steps: list[dict[str, Any]], forms: list[str], model: str) -> 
             new.append(split(words, end, behavior="Removed", invert=True))
         else:
             new.append(step)
-    if all(step in steps for step in new):
-        if model == "Unigram":
+    if new == _steps(state):
+        if state["model"]["type"] == "Unigram":
             raise ValueError("a unigram tokenizer must cut text at spaces, and this one does not; take another")
         new.append(split(r"\A<(?=0x[0-9A-F]{2}>)"))
     return new
@@ -224,10 +219,7 @@ def _expression(forms: list[str]) -> str:
     """Return a regular expression for any of the n-grams, the longest one that fits."""
     tree: dict[str, Any] = {}
     for form in forms:
-        node = tree
-        for letter in form:
-            node = node.setdefault(letter, {})
-        node[""] = {}
+        reduce(lambda node, letter: node.setdefault(letter, {}), form, tree)[""] = {}
 
     def below(node: dict[str, Any]) -> str:
         ways = [regex.escape(letter) + below(rest) for letter, rest in node.items() if letter]
