@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, CTRLTokenizer, GPT2Tokenizer
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, CTRLTokenizer, GPT2Tokenizer, LlamaTokenizer
 from transformers import PreTrainedTokenizerFast as Fast
 
 from hf_targets import add_lora, transfer_vocabulary, word_level_tokenizer
@@ -42,25 +42,32 @@ UNIGRAM = (models.Unigram, lambda **options: trainers.UnigramTrainer(**options, 
 METASPACE_STEPS = decoders.Metaspace(), pre_tokenizers.Metaspace()
 SPLIT, BERT = pre_tokenizers.WhitespaceSplit(), pre_tokenizers.BertPreTokenizer()
 PIECES = (models.WordPiece, trainers.WordPieceTrainer, decoders.WordPiece())
-MERGES = json.loads(BPE.backend_tokenizer.to_str())["model"]["merges"]
+MERGES, PAIRS = (
+    [tuple(pair) for pair in json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]]
+    for tokenizer in (BPE, METASPACE)
+)
+TWO_SPACES = {"vocab": METASPACE.get_vocab() | {"▁▁": len(METASPACE)}, "merges": [("▁", "▁"), *PAIRS]}
 TOKENIZERS = {
     "byte-level": BPE,
-    "gpt2": GPT2Tokenizer(vocab=BPE.get_vocab(), merges=list(map(tuple, MERGES))),
+    "gpt2": GPT2Tokenizer(vocab=BPE.get_vocab(), merges=MERGES),
     "llama3": byte_level(pre_tokenizers.Split(Regex(LLAMA_3), "isolated"), use_regex=False),
     "smollm2": byte_level(pre_tokenizers.Digits(individual_digits=True)),
     "prefix": byte_level(add_prefix_space=True),
     "llama": METASPACE,
+    "llama2": LlamaTokenizer(**TWO_SPACES),
     "legacy": LEGACY,
     "marian": trained(*UNIGRAM, *METASPACE_STEPS),
     "t5": trained(*UNIGRAM, METASPACE_STEPS[0], SPLIT, METASPACE_STEPS[1], added=["<pad>", "<sep>"]),
     "bert": trained(*PIECES, BERT, normalizer=normalizers.BertNormalizer(), unk_token="<unk>"),
     "words": WORDS,
 }
-NEW = {name: multiword_tokenizer(tokenizer, SENTENCES, 6, max_words=3) for name, tokenizer in TOKENIZERS.items()}
+NEW = {name: multiword_tokenizer(tokenizer, SENTENCES, 30, max_words=4) for name, tokenizer in TOKENIZERS.items()}
 
 
 @reproducible
 @given(st.lists(st.sampled_from(PARTS), max_size=9).map("".join))
+@example(text=" a dog<0x0A>")
+@example(text="<0x0A>  the cat's")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_new_tokens_are_old_ones_put_together_with_their_characters_and_text(name, text):
     (new, pieces), options = NEW[name], {"add_special_tokens": False, "return_offsets_mapping": True}
@@ -81,10 +88,10 @@ def test_the_leftmost_and_of_those_the_longest_ngram_is_taken(name, words):
     ngrams = {new.decode([number]).strip(): number for number in pieces}
     text, expected = " ".join(["x", *words]), []
     while words:
-        size = next((size for size in (3, 2) if " ".join(words[:size]) in ngrams), 1)
+        size = next((size for size in (4, 3, 2) if " ".join(words[:size]) in ngrams), 1)
         expected += [ngrams[" ".join(words[:size])]] if size > 1 else []
         words = words[size:]
-    assert len(ngrams) == 6
+    assert len(ngrams) == 30
     assert [number for number in new(text)["input_ids"] if number in pieces] == expected
 
 
