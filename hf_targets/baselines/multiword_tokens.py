@@ -123,9 +123,9 @@ def multiword_tokenizer(
     with TemporaryDirectory() as folder:  # with all settings, and of the class that takes tokenizer.json as it is
         tokenizer.save_pretrained(folder)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
-        new = PreTrainedTokenizerFast.from_pretrained(folder)
-    for name in ("name_or_path", "padding_side", "truncation_side"):
-        setattr(new, name, getattr(tokenizer, name))
+        kept = {name: getattr(tokenizer, name) for name in ("model_input_names", "padding_side", "truncation_side")}
+        new = PreTrainedTokenizerFast.from_pretrained(folder, **kept)
+    new.name_or_path = tokenizer.name_or_path
 
     texts = [f"{_AROUND} {ngram} {_AROUND}" for ngram, *_ in found.values()]
     before, after = (each(texts, add_special_tokens=False, verbose=False)["input_ids"] for each in (tokenizer, new))

@@ -128,11 +128,11 @@ def test_new_rows_are_means_old_logits_stay_and_transformers_alone_loads_both(ki
 
 def test_settings_are_kept_spare_rows_are_used_and_tokens_can_be_added_twice():
     old = TOKENIZERS["llama3"]
-    old.chat_template, old.padding_side = "{{ messages }}", "left"
+    old.chat_template, old.padding_side, old.model_input_names = "{{ messages }}", "left", ["input_ids"]
     model, first = transfer_vocabulary(make_backbone("llama", vocab_size=len(old) + 4), old, SENTENCES, 3)
     model, second = transfer_vocabulary(model, first, SENTENCES, 9, max_words=5)
     assert model.config.vocab_size == len(second) == len(old) + 12
-    for name in ("chat_template", "padding_side", "name_or_path", "special_tokens_map", "all_special_ids"):
+    for name in ("chat_template", "model_input_names", "padding_side", "name_or_path", "all_special_ids"):
         assert getattr(second, name) == getattr(old, name)
     text = "".join(SENTENCES) + "<pad>"
     assert second.decode(second(text)["input_ids"]) == text
