@@ -237,8 +237,8 @@ def load_base(
 
 def is_trained(base: PreTrainedModel) -> bool:
     """Return whether a model was loaded; one that is made of a configuration may have the name of that."""
-    loaded = any(getattr(parameter, "_is_hf_initialized", False) for parameter in base.parameters())
-    return bool(base.name_or_path) and (loaded or not base.training)
+    is_part = any(getattr(parameter, "_is_hf_initialized", False) for parameter in base.parameters())
+    return bool(base.name_or_path) and (is_part or hasattr(base, "_weight_conversions"))  # which a copy has too
 
 
 def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:

@@ -4,6 +4,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import regex
 
 _MARKER = re.compile(r"\[\d{1,9}\]")
 _AFTER_QUOTE = re.compile(r"[.,;:!?]?\s*(?=\[\d)")
@@ -47,7 +50,7 @@ class QuoteCheck:
 
 
 def check_quotes(
-    answer: str, documents: Sequence[Mapping[str, str] | str], *, phrases: Iterable[tuple[int, int]] = ()
+    answer: str, documents: Iterable[Mapping[str, Any] | str], *, phrases: Iterable[tuple[int, int]] = ()
 ) -> QuoteCheck:
     """Check that each marked span of an answer is one contiguous span of each document that its markers name.
 
@@ -77,9 +80,11 @@ def check_quotes(
     >>> [span.text for span in found.right], [span.text for span in found.fabricated]
     (['cats sleep'], ['dogs sleep at night'])
     """
-    if isinstance(documents, str | Mapping) or not all(isinstance(one, str) or "text" in one for one in documents):
+    documents = [] if isinstance(given := documents, str | Mapping) else [*given]
+    texts = [one.get("text") if isinstance(one, Mapping) else one for one in documents]
+    if isinstance(given, str | Mapping) or not all(isinstance(one, str) for one in texts):
         raise ValueError(
-            f"documents must be a list of texts, or of mappings with text; the first is [1], got {documents!r:.40}"
+            f"documents must be a list of texts, or of mappings with text; the first is [1], got {given!r:.40}"
         )
     known = [[_normal(part) for part in _parts(document)] for document in documents]
     spans = [*_quotations(answer), *_marked_phrases(answer, phrases)]
@@ -90,8 +95,8 @@ def check_quotes(
     return QuoteCheck(**{name: tuple(some) for name, some in found.items()}, num_other_markers=max(others, 0))
 
 
-def _parts(document: Mapping[str, str] | str) -> list[str]:
-    return [document] if isinstance(document, str) else [document.get("title", ""), document["text"]]
+def _parts(document: Mapping[str, Any] | str) -> list[str]:
+    return [document] if isinstance(document, str) else [document.get("title") or "", document["text"]]
 
 
 def _normal(text: str) -> str:
@@ -115,7 +120,7 @@ def _quotations(answer: str) -> Iterator[MarkedSpan]:
     last = None
     for mark in re.finditer(f"[{_DOUBLE}]", answer):
         at = mark.start()
-        if _side(answer, at, not open_marks) > 0:
+        if _side(answer, at, answer[open_marks[-1]] if open_marks else "") > 0:
             open_marks.append(at)
             continue
         # a mark too many, as of inches, does not hide what is quoted around it
@@ -127,17 +132,17 @@ def _quotations(answer: str) -> Iterator[MarkedSpan]:
             yield MarkedSpan(start, start + len(text.strip()), text.strip(), markers)
 
 
-def _side(answer: str, at: int, none_open: bool) -> int:
+def _side(answer: str, at: int, opened: str) -> int:
     """Return 1 for a quotation mark that opens a quotation, -1 for one that closes it.
 
-    Its form tells, else the characters around it; one between white space opens where none is open.
+    Its form and the mark that is open tell, else the characters around it; one between white space opens where none is.
     """
-    if answer[at] in _OPENS + _CLOSES:
-        return 1 if answer[at] in _OPENS else -1
+    if answer[at] in _OPENS or (answer[at] in _CLOSES and opened):
+        return 1 if answer[at] in _OPENS and opened + answer[at] != "\u00bb\u00ab" else -1
     before, after = answer[max(at - 8, 0) : at].rstrip(_DOUBLE)[-1:], answer[at + 1 : at + 9].lstrip(_DOUBLE)[:1]
     begins = not before or before.isspace() or before in "([{]-\u2013\u2014/"
     ends = not after or after.isspace() or after == "["
-    return 1 if begins and (not ends or none_open) else -1
+    return 1 if begins and not (ends and opened) else -1
 
 
 def _marked_phrases(answer: str, phrases: Iterable[tuple[int, int]]) -> Iterator[MarkedSpan]:
@@ -184,7 +189,7 @@ def _has_words(text: str, span: str) -> bool:
 
 
 def _in_word(two: str) -> bool:
-    return len(two) > 1 and two.isalnum()
+    return regex.fullmatch(r"[\p{L}\p{M}\p{N}]{2}", two) is not None
 
 
 def _is_pieced(words: Sequence[str], parts: Sequence[str]) -> bool:

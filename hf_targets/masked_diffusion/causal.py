@@ -4,12 +4,14 @@
 # (a mixin: the model defines the configuration and the backbone)
 
 import copy
+from collections.abc import Callable
 from os import PathLike
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
@@ -52,8 +54,17 @@ class CausalReading(nn.Module):
         if config.annealing_steps is not None:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
+    def reset_parameters(self) -> None:
+        """Begin the annealing anew, as where a checkpoint has no step."""
+        if self.config.annealing_steps is not None:
+            init.zeros_(self.step)
+
     def forward(
-        self, backbone: PreTrainedModel, canvas: Tensor, attention_mask: Tensor | None, wanted: Wanted = NOTHING
+        self,
+        backbone: Callable[[], PreTrainedModel],
+        canvas: Tensor,
+        attention_mask: Tensor | None,
+        wanted: Wanted = NOTHING,
     ) -> BackboneOutput:
         """Return the input of the output matrix, (batch, length, d), and the curve.
 
@@ -61,9 +72,10 @@ class CausalReading(nn.Module):
         Departs: the first token of a row is predicted by its own state, as in Dream; DiffuLLaMA does not predict it.
 
         Args:
+            backbone: Returns the causal model. An argument that is one would be moved by accelerate.
             canvas, attention_mask: (batch, length), 0 at padding, only at the ends.
         """
-        base, states, weights = cast(PreTrainedModel, backbone.base_model), [], []
+        base, states, weights = cast(PreTrainedModel, backbone().base_model), [], []
         if self.curve is not None and (wanted.hidden_states or wanted.attentions):
             maybe_install_capturing_hooks(base)  # each pair of parts would put hooks on the same layers anew
         parts = (base, base) if self.curve is None else split_layers(base, self.num_token_layers)
@@ -241,6 +253,8 @@ class MadeFromCausal:
         loading |= backbone_kwargs or {}
         check_loading(loading, model)
         base = load_base(model, loading, "model")
+        if isinstance(base, MadeFromCausal):
+            raise ValueError("the model is a masked diffusion model already; with_curve gives it a curve")
         output_embedding(base)  # raises an error before anything is made
         check_mask_token(base, mask_token_id)
         own = {"mask_token_id": mask_token_id, "shift": shift, "annealing_steps": annealing_steps, "curve": curve}

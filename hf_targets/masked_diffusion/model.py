@@ -82,6 +82,8 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
     config_class = MdlmConfig
     base_model_prefix = "backbone"
     made_by = "from_causal"
+    new_parts = ("reading.step",)  # where annealing begins with this training
+    _keys_to_ignore_on_load_unexpected = [r"^reading\.step$"]  # noqa: RUF012, as the base class has it; it has ended
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
     supports_gradient_checkpointing = True
     _no_split_modules = ["DitBlock"]  # noqa: RUF012, as the base class has it
@@ -303,7 +305,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         if attention_mask is not None:
             attention_mask = (attention_mask != 0).long()
         if self.reading is not None:
-            return self.reading(self.backbone, canvas, attention_mask, wanted)
+            return self.reading(lambda: self.backbone, canvas, attention_mask, wanted)
         return self.backbone(canvas, attention_mask, sigma, wanted)
 
     def _bias_without_mask(self, weight: Tensor, bias: Tensor | None) -> Tensor:

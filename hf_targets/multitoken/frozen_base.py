@@ -15,10 +15,12 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
+from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import position_limit
+from hf_targets.backbones.weight_access import execution_device, is_sharded
+from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.atomic_write import written_together
 from hf_targets.maths.losses import IGNORED
-from hf_targets.multitoken.checkpoint import identity_of
 
 
 class _Bar(BaseStreamer):
@@ -36,8 +38,8 @@ class _Bar(BaseStreamer):
 
 
 def _digest(model: PreTrainedModel, *parts: Any) -> str:
-    """Return a number in hexadecimal digits that changes with a model's weights, their type, and with the parts."""
-    told = [identity_of(model) or model.name_or_path, str(model.dtype), *parts]
+    """Return a number in hexadecimal digits that changes with a model's weights and settings, and with the parts."""
+    told = [model.name_or_path if is_sharded(model) else weight_hash(model), str(model.dtype), *parts]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
@@ -92,8 +94,9 @@ def write_texts(
             file, longest = kept / f"{number * batch_size:06d}.json", max(map(len, batch))
             if not file.is_file():
                 torch.manual_seed(seed + number * batch_size)
-                read = {name: part.to(model.device) for name, part in left_padded(batch, padding).items()}
-                texts: Any = writer.generate(**read, streamer=_Bar(bar))  # pyright: ignore
+                read = {name: part.to(execution_device(model)) for name, part in left_padded(batch, padding).items()}
+                with without_dropout(writer):
+                    texts: Any = writer.generate(**read, streamer=_Bar(bar))  # pyright: ignore
                 written = [_ended(text, ends) for text in texts[:, longest:].tolist()]
                 with written_together(kept, file.name) as unfinished:
                     (unfinished / file.name).write_text(json.dumps(written), encoding="utf-8")
@@ -128,9 +131,9 @@ class StoredStates(torch.utils.data.Dataset):
     trainings on these rows read: 2 d bytes a token in half precision, 4 d in float32.
 
     Args:
-        model: The model, which is not in training mode.
+        model: The model. Its dropout is off meanwhile.
         rows: `input_ids` and `attention_mask`, all of one length.
-        folder: Of the files of any models and rows, which it tells apart by weights and tokens.
+        folder: Of the files of any models and rows, which it tells apart by weights, settings and tokens.
         batch_size: Rows at once.
     """
 
@@ -139,18 +142,20 @@ class StoredStates(torch.utils.data.Dataset):
         self, model: PreTrainedModel, rows: Dataset, folder: str | os.PathLike[str], *, batch_size: int = 16
     ) -> None:
         self._rows = rows
-        tokens = rows.select_columns([name for name in rows.column_names if name not in ("labels", "num_words")])
+        read = [name for name in rows.column_names if name not in ("labels", "num_words")]
+        tokens = rows.with_format(None).select_columns(read)
         ids = tokens["input_ids"][:]
         shape = len(ids), len(ids[0]), model.get_output_embeddings().weight.shape[1]  # pyright: ignore
         size = shape[0] * shape[1] * shape[2]
         file = Path(folder, f"states-{_digest(model, tokens[:])}.bin")
         if not file.is_file() or file.stat().st_size != size * model.dtype.itemsize:
             with (
+                without_dropout(model),
                 written_together(folder, file.name) as unfinished,
                 (unfinished / file.name).open("wb") as out,
                 tqdm(total=len(ids), unit=" rows", desc="hidden states") as bar,
             ):
-                for batch in tokens.with_format("torch", device=model.device).iter(batch_size):
+                for batch in tokens.with_format("torch", device=execution_device(model)).iter(batch_size):
                     states = model.base_model(**batch, use_cache=False)[0]  # pyright: ignore[reportCallIssue]
                     out.write(states.to(model.dtype).cpu().contiguous().view(torch.uint8).numpy().tobytes())
                     bar.update(len(states))

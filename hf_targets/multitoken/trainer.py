@@ -223,12 +223,16 @@ class MultiTokenTrainer(TargetTrainer):
 
     @property
     def _head_warmup_steps(self) -> int:
-        core = heads_of(cast(nn.Module, self.model))
-        if self.args.head_warmup_steps is not None or core is None:
-            return self.args.head_warmup_steps or 0
-        trains_backbone = any(parameter.requires_grad for parameter in core.backbone.parameters())
-        trains_both = trains_backbone and any(parameter.requires_grad for parameter in new_parameters(core))
-        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new or not trains_both:
+        core, steps = heads_of(cast(nn.Module, self.model)), self.args.head_warmup_steps
+        if core is None or steps == 0:
+            return 0
+        parts = new_parameters(core), core.backbone.parameters()
+        trained = [any(parameter.requires_grad for parameter in part) for part in parts]
+        if steps is not None and not trained[0]:
+            raise ValueError(f"head_warmup_steps={steps} trains the heads alone, and they are frozen; leave it out")
+        if steps is not None:
+            return steps
+        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new or not all(trained):
             return 0
         most = self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
         return min(HEAD_WARMUP_STEPS, most)

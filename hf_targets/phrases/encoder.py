@@ -170,8 +170,8 @@ def first_layers(transformer: PreTrainedModel, count: int) -> PreTrainedModel:
     """Return a copy of the first `count` layers of a Transformer, with what lies below and above its layers."""
     config = copy.deepcopy(transformer.config)
     total = config.num_hidden_layers
-    if count > total:
-        raise ValueError(f"phrase_encoder_layers must be at most {total}, the layers of the model, got {count}")
+    if type(count) is not int or count > total:
+        raise ValueError(f"phrase_encoder_layers must be an integer, at most {total} of this model, got {count!r}")
     for name, value in config.to_dict().items():
         if isinstance(value, list) and len(value) == total:  # such as the kind of attention of each layer
             setattr(config, name, value[:count])

@@ -143,9 +143,6 @@ class TargetTrainer(Trainer):
         if self.args.disable_tqdm:
             self.remove_callback(PrinterCallback)
             self.add_callback(TimedLogs)
-        base = getattr(unwrapped(cast(nn.Module, self.model)), "backbone", None)
-        # looked at once: an evaluation changes the mode of the model, by which it is told
-        self._base_is_trained = isinstance(base, PreTrainedModel) and is_trained(base)
         self._model_smooths_labels = getattr(unwrapped(cast(nn.Module, self.model)), "smooths_labels", False)
         if self._model_smooths_labels:
             self.label_smoother = None  # which would take the labels, and need all logits
@@ -161,8 +158,10 @@ class TargetTrainer(Trainer):
     @property
     def new_parts_learning_rate(self) -> float | None:
         """The learning rate of the new parts; None if they use that of the backbone, as on one that is not trained."""
-        trained = self._base_is_trained and new_part_of(cast(nn.Module, self.model)) is not None
-        return max(NEW_PARTS_LEARNING_RATE, self.args.learning_rate) if trained else None
+        base = getattr(unwrapped(cast(nn.Module, self.model)), "backbone", None)
+        if not isinstance(base, PreTrainedModel) or new_part_of(cast(nn.Module, self.model)) is None:
+            return None
+        return max(NEW_PARTS_LEARNING_RATE, self.args.learning_rate) if is_trained(base) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train as Trainer does, from a checkpoint if one is given; True is the newest whole one."""

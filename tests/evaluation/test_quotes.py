@@ -44,7 +44,7 @@ def test_a_span_of_a_document_is_right_and_each_change_of_it_is_wrong_in_its_way
 
 DOCUMENTS = [
     "The old man\u2019s  boat\u00a0is red, not blue. It sank in 1912.",
-    'They called it ""Jaws"" for years. It is big. A caf\u00e9.',
+    {"title": None, "text": 'They called it ""Jaws"" for years. It is big. A caf\u00e9. \u0939\u093f'},
 ]
 
 
@@ -57,6 +57,8 @@ DOCUMENTS = [
         ('"called it "Jaws" for years" [2]', ["right"]),
         ('"called it ""Jaws"" for years." [2]', ["right"]),
         ("\u00ab boat is red \u00bb [1]", ["right"]),
+        ("\u00bbboat is red\u00ab [1], \u201dis red\u201d [1]", ["right", "right"]),
+        ('"\u0939" [2]', ["fabricated"]),  # half a word
         ('"called it "Jaws" for 5" years" [2]', ["fabricated"]),
         ('the 5" gun: "It is big" [2], "it" sank [1]', ["right"]),
         ('"is red"[1]"It is big"[2], "is "red" not"[1]', ["right", "right", "fabricated"]),
@@ -75,7 +77,7 @@ DOCUMENTS = [
     ],
 )
 def test_white_space_and_kinds_of_marks_do_not_count_and_letters_do(answer, found):
-    assert verdicts(answer, DOCUMENTS) == found
+    assert verdicts(answer, iter(DOCUMENTS)) == found
 
 
 def test_markers_without_a_span_are_counted_and_spans_say_where_they_are():

@@ -91,6 +91,17 @@ def test_later_positions_come_into_sight_step_by_step_and_the_step_is_saved(tmp_
     assert PeftModel.from_pretrained(base, tmp_path / "adapter").get_base_model().reading.step == 3
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, 4), (4, None), (4, 9)])
+def test_annealing_that_a_checkpoint_was_not_saved_with_begins_with_its_loading(before, after, tmp_path):
+    model, ids = make_from_causal(annealing_steps=before), masked_ids(2, 9)
+    model.train()(clean_ids(2, 9), labels=clean_ids(2, 9))
+    model.save_pretrained(tmp_path / "model")
+    place = {"device_map": {"backbone": "disk", "reading": "cpu"}, "offload_folder": tmp_path / "offload"}
+    again = MdlmForMaskedDiffusion.from_pretrained(tmp_path / "model", annealing_steps=after, **place)
+    torch.testing.assert_close(again(ids).logits, model.eval()(ids).logits)
+    assert again.reading.state_dict() == ({} if after is None else {"step": torch.tensor(0 if before is None else 1)})
+
+
 def test_the_backbone_is_the_given_model_and_keeps_its_ties_when_its_vocabulary_grows():
     base = make_backbone("llama", tie_word_embeddings=True)
     model = MdlmForMaskedDiffusion.from_causal(base, mask_token_id=MASK)
@@ -118,6 +129,8 @@ def test_the_backbone_is_the_given_model_and_keeps_its_ties_when_its_vocabulary_
 def test_what_cannot_be_a_diffusion_model_is_told(family, given, told):
     with pytest.raises(ValueError, match=told):
         MdlmForMaskedDiffusion.from_causal(make_backbone(family), **{"mask_token_id": MASK, **given})
+    with pytest.raises(ValueError, match="with_curve"):
+        MdlmForMaskedDiffusion.from_causal(make_from_causal(), mask_token_id=MASK)
 
 
 def test_a_mask_token_that_ends_texts_and_an_attention_without_masks_are_refused():

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from datasets import Dataset
 from scipy import stats
 
@@ -169,3 +170,14 @@ def test_heads_learn_from_stored_states_what_they_learn_from_the_model(target, d
     assert all(map(torch.equal, *learnt))
     assert not any(map(torch.equal, learnt[0], MultiTokenForCausalLM.from_base(base, ngram_size=3).heads.parameters()))
     assert len(list(tmp_path.glob("states-*"))) == 1
+
+
+def test_kept_states_are_of_a_model_s_settings_too_and_never_of_its_dropout_or_place(tmp_path):
+    rows = write_texts(make_backbone("gpt2"), [[FIRST]] * 3, tmp_path, block_size=12)
+    settings = ({}, {"layer_norm_epsilon": 0.3}, {"resid_pdrop": 0.5})
+    models = [make_backbone("gpt2", **each).train() for each in settings]
+    cpu_offload(models[2])
+    kept = [StoredStates(model, rows.with_format("torch"), tmp_path)[:]["last_hidden_state"] for model in models]
+    assert torch.equal(kept[0], kept[2]) and not torch.allclose(kept[0], kept[1])
+    written = [write_texts(model, [[FIRST]] * 3, tmp_path / "other", block_size=12)[:] for model in models]
+    assert written[0] == written[2] and all(model.training for model in models)

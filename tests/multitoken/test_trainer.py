@@ -97,11 +97,13 @@ def test_new_heads_on_a_trained_model_have_a_phase_and_a_rate_of_their_own_by_de
     trainer.train()
     assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {1e-5, 1e-3}
     assert make_trainer(tmp_path, model)._head_warmup_steps == 0  # the heads are trained
+    with pytest.raises(ValueError, match="frozen"):
+        make_trainer(tmp_path, make_model("gpt2").requires_grad_(False), head_warmup_steps=2).train()
     assert make_trainer(tmp_path).new_parts_learning_rate is None  # of a random model
 
 
 def test_a_model_that_began_at_random_keeps_its_rate_when_it_is_evaluated_first_and_when_it_is_loaded(tmp_path):
-    model, options = make_model("gpt2").train(), {"save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-4}
+    model, options = make_model("gpt2"), {"save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-4}
     model.backbone.name_or_path = model.config.backbone.name_or_path = "base"
     for steps in (1, 2):
         trainer = make_trainer(tmp_path, model, max_steps=steps, evaluation=blocks(3), **options)

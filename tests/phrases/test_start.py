@@ -112,5 +112,6 @@ def test_a_start_or_an_encoder_that_there_is_not_is_refused():
     for config in ({"phrase_encoder_layers": 0}, {"phrase_encoder_kind": "mean", "phrase_encoder_layers": 1}):
         with pytest.raises(ValueError, match="phrase_encoder_layers"):
             DynamicVocabConfig(**config)
-    with pytest.raises(ValueError, match="at most 2"):
-        DynamicVocabForCausalLM.from_base(make_backbone("llama"), phrase_encoder_layers=9)
+    for wrong in (9, "1"):
+        with pytest.raises(ValueError, match="at most 2"):
+            DynamicVocabForCausalLM.from_base(make_backbone("llama"), phrase_encoder_layers=wrong)
