@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, CTRLTokenizer, GPT2Tokenizer, LlamaTokenizer
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, CTRLTokenizer, GemmaTokenizer, GPT2Tokenizer
 from transformers import PreTrainedTokenizerFast as Fast
 
 from hf_targets import add_lora, transfer_vocabulary, word_level_tokenizer
@@ -54,7 +54,7 @@ TOKENIZERS = {
     "smollm2": byte_level(pre_tokenizers.Digits(individual_digits=True)),
     "prefix": byte_level(add_prefix_space=True),
     "llama": METASPACE,
-    "llama2": LlamaTokenizer(**TWO_SPACES),
+    "gemma": GemmaTokenizer(**TWO_SPACES),
     "legacy": LEGACY,
     "marian": trained(*UNIGRAM, *METASPACE_STEPS),
     "t5": trained(*UNIGRAM, METASPACE_STEPS[0], SPLIT, METASPACE_STEPS[1], added=["<pad>", "<sep>"]),
