@@ -67,7 +67,7 @@ NEW = {name: multiword_tokenizer(tokenizer, SENTENCES, 30, max_words=4) for name
 @reproducible
 @given(st.lists(st.sampled_from(PARTS), max_size=9).map("".join))
 @example(text=" a dog<0x0A>")
-@example(text="<0x0A>  the cat's")
+@example(text="<0x0A> a dog  the cat's")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_new_tokens_are_old_ones_put_together_with_their_characters_and_text(name, text):
     (new, pieces), options = NEW[name], {"add_special_tokens": False, "return_offsets_mapping": True}
@@ -136,6 +136,7 @@ def test_settings_are_kept_spare_rows_are_used_and_tokens_can_be_added_twice():
         assert getattr(second, name) == getattr(old, name)
     text = "".join(SENTENCES) + "<pad>"
     assert second.decode(second(text)["input_ids"]) == text
+    assert [first.decode(number) for number in range(len(old), len(first))] == [" sat on", " the cat", " a dog"]
     assert len(second(text)["input_ids"]) < len(first(text)["input_ids"]) < len(old(text)["input_ids"])
 
 
@@ -143,6 +144,7 @@ def test_what_cannot_be_done_is_refused():
     ends = trained(models.BPE, trainers.BpeTrainer, decoders.BPEDecoder(), SPLIT, end_of_word_suffix="</w>")
     for tokenizer, texts, options, word in [
         (BPE, SENTENCES, {"num_tokens": 1000}, "the texts have"),
+        (BPE, ["a dog sat"], {}, "the texts have 0"),
         (BPE, SENTENCES, {"num_tokens": 0}, "num_tokens"),
         (BPE, SENTENCES, {"max_words": 6}, "max_words"),
         (BPE, "the cat", {}, "list"),
