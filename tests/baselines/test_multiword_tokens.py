@@ -29,6 +29,11 @@ def byte_level(*steps, **options):
     return Fast(tokenizer_object=tokenizer, pad_token="<pad>")
 
 
+def rebuilt(cls, tokenizer, vocab=(), merges=()):
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    return cls(vocab=model["vocab"] | dict(vocab), merges=[*merges, *map(tuple, model["merges"])])
+
+
 def trained(model, trainer, decoder, *steps, normalizer=None, added=(), **options):
     tokenizer = Tokenizer(model(**options))
     tokenizer.normalizer = normalizer or normalizers.Sequence([])
@@ -42,19 +47,14 @@ UNIGRAM = (models.Unigram, lambda **options: trainers.UnigramTrainer(**options, 
 METASPACE_STEPS = decoders.Metaspace(), pre_tokenizers.Metaspace()
 SPLIT, BERT = pre_tokenizers.WhitespaceSplit(), pre_tokenizers.BertPreTokenizer()
 PIECES = (models.WordPiece, trainers.WordPieceTrainer, decoders.WordPiece())
-MERGES, PAIRS = (
-    [tuple(pair) for pair in json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]]
-    for tokenizer in (BPE, METASPACE)
-)
-TWO_SPACES = {"vocab": METASPACE.get_vocab() | {"▁▁": len(METASPACE)}, "merges": [("▁", "▁"), *PAIRS]}
 TOKENIZERS = {
     "byte-level": BPE,
-    "gpt2": GPT2Tokenizer(vocab=BPE.get_vocab(), merges=MERGES),
+    "gpt2": rebuilt(GPT2Tokenizer, BPE),
     "llama3": byte_level(pre_tokenizers.Split(Regex(LLAMA_3), "isolated"), use_regex=False),
     "smollm2": byte_level(pre_tokenizers.Digits(individual_digits=True)),
     "prefix": byte_level(add_prefix_space=True),
     "llama": METASPACE,
-    "gemma": GemmaTokenizer(**TWO_SPACES),
+    "gemma": rebuilt(GemmaTokenizer, METASPACE, vocab={"▁▁": len(METASPACE)}, merges=[("▁", "▁")]),
     "legacy": LEGACY,
     "marian": trained(*UNIGRAM, *METASPACE_STEPS),
     "t5": trained(*UNIGRAM, METASPACE_STEPS[0], SPLIT, METASPACE_STEPS[1], added=["<pad>", "<sep>"]),
