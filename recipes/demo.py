@@ -126,6 +126,7 @@ def main(setup: Setup) -> None:
         inputs = encode_prompt(tokenizer, [{"role": "user", "content": message}])
         write(model, inputs, none, max_new_tokens=2, prompt_lookup_num_tokens=2)  # what happens once is not timed
         phrases = PhraseVocabulary.from_documents(found, tokenizer, MINER, vocab_size=none.vocab_size)
+        phrases.embeddings_folder = collection.phrase_folder
         scored = {"phrases": phrases, "logits_processor": [ScoredByTokens(model, phrases)]}
         answers = {
             "plainly": write(model, inputs, none, max_new_tokens=setup.new_tokens),

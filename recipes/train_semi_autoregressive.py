@@ -34,8 +34,9 @@ class Setup(BlockSettings):
     """Which model is trained on what."""
 
     words: bool = field(default=False, metadata={"help": "All words of the training text as tokens, not pieces."})
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Base model. None: a new, small one."})
     # Departs: the paper's Transformer is fairseq's transformer_iwslt_de_en
-    model_type: str = field(default="gpt2", metadata={"help": "Of the Transformer."})
+    model_type: str = field(default="gpt2", metadata={"help": "Of a new Transformer."})
     config: dict[str, Any] = field(default_factory=dict, metadata={"help": "Fields of its configuration."})
     ngram_size: int = field(default=3, metadata={"help": "N, words of a block."})
     curve: dict[str, Any] | None = field(
@@ -59,12 +60,15 @@ def main(setup: Setup, args: TargetTrainingArguments) -> dict[str, float]:
     if setup.words:  # the vocabulary does not shrink with max_train_words
         tokenizer = word_level_tokenizer(setup.load(whole=True)["train"]["text"])
     else:
-        tokenizer = setup.tokenizer(None, texts)
+        tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
     corpus = setup.blocks(texts, tokenizer)
 
     set_seed(args.seed)
-    config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
-    base = AutoModelForCausalLM.from_config(config)
+    if setup.model_name_or_path is not None:
+        base = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
+    else:
+        config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
+        base = AutoModelForCausalLM.from_config(config)
     curve = {} if setup.curve is None else {"curve": setup.curve}
     model = SemiAutoregressiveForCausalLM.from_base(base, ngram_size=setup.ngram_size, **curve)
     data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
@@ -80,7 +84,7 @@ def main(setup: Setup, args: TargetTrainingArguments) -> dict[str, float]:
     folder: Any = args.output_dir
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    write_card(folder, results, dataset=setup.dataset, usage=USAGE)
+    write_card(folder, results, dataset=setup.dataset, usage=USAGE, base_model=setup.model_name_or_path)
     write_results(folder, results)
     print(f"Model and card: {folder}. Test perplexity of the next word: {results['perplexity_1']:.2f}", flush=True)
     return results

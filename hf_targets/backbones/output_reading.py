@@ -15,11 +15,14 @@ from hf_targets.backbones.weight_access import execution_device, num_rows
 
 
 @contextmanager
-def output_inputs(model: PreTrainedModel, *, with_encoder: bool = False) -> Iterator[list[Tensor]]:
+def output_inputs(
+    model: PreTrainedModel, *, with_encoder: bool = False, with_logits: bool = True
+) -> Iterator[list[Tensor]]:
     """Give a list that each pass of the model inside the `with` block adds its states to, (batch, time, d).
 
     Args:
         with_encoder: Whether the model may have an encoder; the states are then the decoder's.
+        with_logits: Otherwise the output embeddings, where the model calls them, multiply nothing.
     Raises:
         ValueError: If the model has no output embeddings, or an encoder that it may not have.
     """
@@ -30,11 +33,13 @@ def output_inputs(model: PreTrainedModel, *, with_encoder: bool = False) -> Iter
     read: list[Tensor] = []
     inside: list[Tensor] = []  # what a computation inside the layer reads (`call_inside`)
 
-    def keep(_: Any, inputs: tuple[Any, ...]) -> None:
+    def keep(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if isinstance(inputs[0], Tensor):
             read.append(inputs[0])
-        elif len(inputs) > 1 and isinstance(inputs[1], Tensor) and inputs[1].dim() == 3:
+            return None if with_logits else (inputs[0][:, :0], *inputs[1:])
+        if len(inputs) > 1 and isinstance(inputs[1], Tensor) and inputs[1].dim() == 3:
             inside.append(inputs[1])
+        return None
 
     def settle(*_: Any) -> None:
         if not read and inside:  # the model never calls the layer itself

@@ -112,8 +112,7 @@ class NeuralCache:
         parts = (one.split(_POSITIONS_AT_ONCE, dim=1) for one in (probabilities, states, words))
         for model, queries, targets in zip(*parts, strict=True):
             cached, is_known = self._cached(queries, targets, memory)
-            mixed = (1 - self.weight) * model + self.weight * cached.to(model.dtype)
-            found.append(torch.where(is_known & (targets >= 0), mixed, model))
+            found.append(mix_targets(model, cached, self.weight, is_known & (targets >= 0)))
             memory.append(queries, targets)
         return torch.cat(found, dim=1)
 
@@ -155,12 +154,31 @@ class NeuralCache:
         """
         known = memory.words >= 0
         weights = self._weights(state[:, None], memory.states, known[:, None])[:, 0]
-        cached = torch.zeros_like(log_probabilities, dtype=weights.dtype)
-        cached.scatter_add_(1, memory.words.clamp(min=0), weights)
-        cached = cached.masked_fill(log_probabilities == -torch.inf, 0.0)
-        allowed = cached.sum(dim=1, keepdim=True)
-        own = log_probabilities.to(weights.dtype) + math.log1p(-self.weight)
-        share = (cached / allowed).log() + (math.log(self.weight) if self.weight else -torch.inf)
-        mixed = torch.logaddexp(own, share).to(log_probabilities.dtype)
-        speaks = self._speaks(memory.counts)[:, None] & (allowed != 0)  # NaN is no 0, and shows
-        return torch.where(speaks, mixed, log_probabilities)
+        weights = weights.masked_fill(~self._speaks(memory.counts)[:, None], 0.0)
+        return mix_words(log_probabilities, memory.words, weights, self.weight)
+
+
+def mix_targets(
+    own: Float[Tensor, "..."], other: Float[Tensor, "..."], share: float | Tensor, speaks: Bool[Tensor, "..."]
+) -> Float[Tensor, "..."]:
+    """Return (1 - share) own + share other, probabilities of the same words; `own` where the other is silent."""
+    return torch.where(speaks, (1 - share) * own + share * other.to(own.dtype), own)
+
+
+def mix_words(
+    log_probabilities: Float[Tensor, "batch vocab"],
+    words: Int[Tensor, "batch n"],
+    weights: Float[Tensor, "batch n"],
+    share: float,
+) -> Float[Tensor, "batch vocab"]:
+    """Return log((1 - share) p + share q), where q of a word is the sum of its weights; those of words below 0 are 0.
+
+    Words whose logarithm is -inf are forbidden, and stay so: their share goes to the other words. A row whose weights
+    are all 0 stays as it is.
+    """
+    other = torch.zeros_like(log_probabilities, dtype=weights.dtype).scatter_add_(1, words.clamp(min=0), weights)
+    other = other.masked_fill(log_probabilities == -torch.inf, 0.0)
+    allowed = other.sum(dim=1, keepdim=True)
+    own = log_probabilities.to(weights.dtype) + math.log1p(-share)
+    mixed = torch.logaddexp(own, (other / allowed).log() + (math.log(share) if share else -torch.inf))
+    return torch.where(allowed != 0, mixed.to(log_probabilities.dtype), log_probabilities)  # NaN is no 0, and shows

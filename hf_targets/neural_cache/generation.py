@@ -1,10 +1,9 @@
-"""A continuous cache in `generate`, of any causal model."""
+"""Logits processors that read a causal model's hidden states in `generate`; the continuous cache is one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,8 +13,8 @@ from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.neural_cache.cache import NO_WORD, CacheMemory, NeuralCache
 
 _REFUSED = (
-    "a cache follows texts that `generate` writes token by token: leave out assisted decoding, prompt lookup, drafts, "
-    "guidance_scale, inputs_embeds, past_key_values and phrases"
+    "inside its `with` block hidden states are followed in texts that `generate` writes token by token: leave out "
+    "assisted decoding, prompt lookup, drafts, guidance_scale, inputs_embeds, past_key_values and phrases"
 )
 
 
@@ -43,19 +42,49 @@ class _Pass:
         )
 
 
-class NeuralCacheProcessor(LogitsProcessor):
-    """Logits processor that mixes a cache of the text so far into the next word; `cache_processor` makes it.
+class HiddenStateProcessor(LogitsProcessor):
+    """Logits processor that reads, beside texts, the hidden states that their next words follow.
 
-    Its scores are logarithms of probabilities. It follows beams, which change rows from one step to the next, by their
-    tokens. Prompts are remembered, but not their padding. It serves one call of `generate` after the other.
+    Inside a `with` block hooks listen to the passes of the model. Its scores are logarithms of probabilities. It serves
+    one call of `generate` after the other; for several threads at once make a processor each.
+
+    Args:
+        model: A causal model, of Transformers or ours, plain or under peft.
+    Raises:
+        ValueError: If the model has an encoder, or no base model below its output embeddings.
     """
 
-    def __init__(self, cache: NeuralCache) -> None:
-        self.cache = cache
+    weight: float  # what is mixed in has this share; at 0 scores stay as they are
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        core = unwrapped(model)
+        base, self._head = core.base_model, core.get_output_embeddings()
+        if core.config.is_encoder_decoder or base is core or self._head is None:
+            lack = "an encoder" if core.config.is_encoder_decoder else "no base model below its output embeddings"
+            raise ValueError(f"{type(core).__name__} has {lack}; hidden states are followed in a causal model's head")
+        self._reader = getattr(base, "decoder", base)  # OPT calls its decoder, and not what is around it
+        self._handles: list[Any] = []
         self._passes: dict[int, _Pass] = {}  # by thread: the model may serve others meanwhile
-        self._memory: CacheMemory | None = None
-        self._last = torch.empty(0)  # (batch, d), the state that the next word will follow
-        self._seen = torch.empty(0)  # (batch, time), the tokens of the last call
+        self._time = -1  # of the texts of the last call
+
+    def __enter__(self) -> Self:
+        self._handles += [
+            self._reader.register_forward_hook(self._listen, with_kwargs=True),
+            self._head.register_forward_pre_hook(self._read_by_head),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._passes = [], {}
+
+    @abstractmethod
+    def _mixed(self, own: Tensor, input_ids: Tensor, states: Tensor, keep: Tensor | None) -> Tensor:
+        """Return the model's own logarithms (batch, vocab) with what is mixed in.
+
+        States are of the texts (batch, time), of which `keep` leaves out padding, or of their last tokens alone.
+        """
 
     def _listen(self, module: Any, arguments: Any, *rest: Any) -> None:
         """Keep the last hidden states of a pass, and the mask of a prompt; a hook of torch."""
@@ -82,21 +111,17 @@ class NeuralCacheProcessor(LogitsProcessor):
         found = self._passes.get(get_ident())
         if found is None or not found.states or len(found.states[0]) != len(input_ids):
             raise ValueError(_REFUSED)
-        states = torch.cat(found.states, dim=1)
+        states, time = torch.cat(found.states, dim=1), input_ids.shape[1]
         found.states = []
-        batch, time = input_ids.shape
         if states.shape[1] == time:
             self._check_head(found, states[:, -1])
-            self._memory, words, keep = self.cache.memory(batch, states), input_ids[:, 1:], found.keep(time)
-            words = words if keep is None else words.masked_fill(~keep[:, :-1], NO_WORD)
-        elif self._memory is not None and states.shape[1] == 1 and time == self._seen.shape[1] + 1:
-            self._memory = self._followed(input_ids[:, :-1], self._memory)
-            states, words = torch.cat([self._last[:, None], states], dim=1), input_ids[:, -1:]
-        else:
+        elif states.shape[1] != 1 or time != self._time + 1:
             raise ValueError(_REFUSED)
-        self._memory.append(states[:, :-1], words)
-        self._last, self._seen = states[:, -1], input_ids.clone()
-        return self.cache.mix(scores.float().log_softmax(dim=-1), self._last, self._memory)
+        self._time = time
+        if not self.weight:
+            return scores
+        keep = found.keep(time) if states.shape[1] == time else None
+        return self._mixed(scores.float().log_softmax(dim=-1), input_ids, states, keep)
 
     def _check_head(self, found: _Pass, last: Tensor) -> None:
         read = found.read_by_head
@@ -105,6 +130,32 @@ class NeuralCacheProcessor(LogitsProcessor):
                 "the output embeddings of this model read something else than its last hidden states (a transform, "
                 "another network); a cache would compare the wrong states, so choose another model"
             )
+
+
+class NeuralCacheProcessor(HiddenStateProcessor):
+    """Mixes a cache of the text so far into the next word; `cache_processor` makes it.
+
+    It follows beams, which change rows from one step to the next, by their tokens. Prompts are remembered, but not
+    their padding.
+    """
+
+    def __init__(self, cache: NeuralCache, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.cache, self.weight = cache, cache.weight
+        self._memory = CacheMemory(0, 1, torch.empty(1))
+        self._last = torch.empty(0)  # (batch, d), the state that the next word will follow
+        self._seen = torch.empty(0)  # (batch, time), the tokens of the last call
+
+    def _mixed(self, own: Tensor, input_ids: Tensor, states: Tensor, keep: Tensor | None) -> Tensor:
+        if states.shape[1] == input_ids.shape[1]:
+            self._memory, words = self.cache.memory(len(states), states), input_ids[:, 1:]
+            words = words if keep is None else words.masked_fill(~keep[:, :-1], NO_WORD)
+        else:
+            self._memory = self._followed(input_ids[:, :-1], self._memory)
+            states, words = torch.cat([self._last[:, None], states], dim=1), input_ids[:, -1:]
+        self._memory.append(states[:, :-1], words)
+        self._last, self._seen = states[:, -1], input_ids.clone()
+        return self.cache.mix(own, self._last, self._memory)
 
     def _followed(self, texts: Tensor, memory: CacheMemory) -> CacheMemory:
         """Return the memory with its rows where their texts (batch, time) are now."""
@@ -118,32 +169,12 @@ class NeuralCacheProcessor(LogitsProcessor):
         return memory.rows(chosen)
 
 
-@contextmanager
-def cache_processor(cache: NeuralCache, model: PreTrainedModel) -> Iterator[NeuralCacheProcessor]:
+def cache_processor(cache: NeuralCache, model: PreTrainedModel) -> NeuralCacheProcessor:
     """Give a logits processor for `model.generate` inside the `with` block.
 
     >>> with cache_processor(NeuralCache(weight=0.2), model) as processor:  # doctest: +SKIP
     ...     model.generate(**inputs, logits_processor=[processor])
 
-    Args:
-        model: A causal model, of Transformers or ours, plain or under peft; hooks listen to its passes meanwhile. For
-            several threads at once make a processor each.
-    Raises:
-        ValueError: If the model has an encoder, or no base model below its output embeddings.
+    The model, and errors, are those of `HiddenStateProcessor`.
     """
-    core = unwrapped(model)
-    base, head = core.base_model, core.get_output_embeddings()
-    if core.config.is_encoder_decoder or base is core or head is None:
-        lack = "an encoder" if core.config.is_encoder_decoder else "no base model below its output embeddings"
-        raise ValueError(f"{type(core).__name__} has {lack}; a cache needs a causal model with its head")
-    processor = NeuralCacheProcessor(cache)
-    reader = getattr(base, "decoder", base)  # OPT calls its decoder, and not what is around it
-    handles = [
-        reader.register_forward_hook(processor._listen, with_kwargs=True),
-        head.register_forward_pre_hook(processor._read_by_head),
-    ]
-    try:
-        yield processor
-    finally:
-        for handle in handles:
-            handle.remove()
+    return NeuralCacheProcessor(cache, model)

@@ -1,4 +1,4 @@
-"""The perplexity of a test text with a continuous cache, which remembers across the blocks of the text."""
+"""The perplexity of a test text with what is mixed in, such as a continuous cache, which remembers across blocks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.perplexity import BlockPerplexity, row_of_block
 from hf_targets.maths.losses import IGNORED
-from hf_targets.neural_cache.cache import CacheMemory, NeuralCache
+from hf_targets.neural_cache.cache import NeuralCache
 
 WITHOUT = "without cache"
 _HALF = 0.5
@@ -27,7 +27,7 @@ _HALF = 0.5
 def cached_perplexities(
     model: PreTrainedModel,
     blocks: Iterable[Mapping[str, Any]],
-    caches: Mapping[str, NeuralCache],
+    caches: Mapping[str, Any],
     *,
     batch_size: int = 8,
     carries_state: bool = False,
@@ -39,7 +39,8 @@ def cached_perplexities(
     Args:
         model: Any causal language model; its dropout is off meanwhile.
         blocks: In the order of the text, as for `perplexity_of_blocks`.
-        caches: By name.
+        caches: By name, each a `NeuralCache`, a `KnnProcessor`, or a sequence of them, where each is mixed into what
+            the one before it gives.
         batch_size: Blocks in one forward pass; the result does not depend on it but for rounding.
         carries_state: Whether the model, too, goes on from block to block with its `past_key_values`, one block at a
             time: right for a model of constant state, such as AWD-LSTM. Each block must then begin with the last token
@@ -48,10 +49,10 @@ def cached_perplexities(
         ValueError: If there is no target, the text has fewer words than the window of a cache, a block is malformed
             (`perplexity_of_blocks`) or does not go on from the one before, or the model has an encoder.
     """
-    given = list(blocks)
-    rows = _rows(given, caches.values())
+    given, chains = list(blocks), [one if isinstance(one, Sequence) else (one,) for one in caches.values()]
+    rows = _rows(given, [one for chain in chains for one in chain])
     sums: dict[str, float] = dict.fromkeys([WITHOUT, *caches], 0.0)
-    for nlls, with_caches in _probabilities(model, rows, list(caches.values()), batch_size, carries_state):
+    for nlls, with_caches in _probabilities(model, rows, chains, batch_size, carries_state):
         sums[WITHOUT] += nlls.sum().item()
         for name, probabilities in zip(caches, with_caches, strict=True):
             sums[name] -= probabilities.log().sum().item()
@@ -83,7 +84,7 @@ def search_cache(
     caches = [NeuralCache(window, theta, _HALF, waits, relative) for theta in thetas]
     choices = [[replace(cache, weight=weight) for weight in weights] for cache in caches]
     rows, sums = _rows(blocks, caches), torch.zeros(len(thetas), len(weights), dtype=torch.float64)
-    for nlls, with_caches in _probabilities(model, rows, caches, batch_size, carries_state):
+    for nlls, with_caches in _probabilities(model, rows, [[cache] for cache in caches], batch_size, carries_state):
         own = (-nlls).exp()
         for row, half in enumerate(with_caches):
             of_cache = 2 * half - own  # half is (own + of_cache) / 2, and own where the cache is silent
@@ -97,30 +98,55 @@ def _num_targets(rows: list[tuple[Tensor, Tensor]]) -> int:
     return sum(int((labels[1:] != IGNORED).sum()) for _, labels in rows)
 
 
-def _rows(blocks: Iterable[Mapping[str, Any]], caches: Iterable[NeuralCache]) -> list[tuple[Tensor, Tensor]]:
+def _rows(blocks: Iterable[Mapping[str, Any]], caches: Iterable[Any]) -> list[tuple[Tensor, Tensor]]:
     """Return the ids and labels of each block, which together have as many targets as the windows."""
     rows = [row_of_block(block, index) for index, block in enumerate(blocks)]
-    window, total = max((cache.window for cache in caches), default=1), _num_targets(rows)
+    window, total = max((one.window for one in caches if isinstance(one, NeuralCache)), default=1), _num_targets(rows)
     if window > total:
         raise ValueError(f"a text of {total} words is shorter than the window of a cache, {window}; give a longer text")
     return rows
 
 
-@torch.no_grad()
 def _probabilities(
     model: PreTrainedModel,
     rows: list[tuple[Tensor, Tensor]],
-    caches: Sequence[NeuralCache],
+    chains: Sequence[Sequence[Any]],
     batch_size: int,
     carries_state: bool,
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """Yield the model's -log p of all targets, part by part, and their probabilities with each cache, in float64."""
+    """Yield the model's -log p of all targets, part by part, and their probabilities with each chain, in float64."""
+    memories: list[list[Any]] = []
+    for states, words, nlls in read_blocks(model, rows, batch_size, carries_state=carries_state):
+        memories = memories or [[one.memory(1, states) for one in chain] for chain in chains]
+        own, kept, found = (-nlls).exp()[None], words != IGNORED, []
+        for chain, seen in zip(chains, memories, strict=True):
+            mixed = own
+            for one, memory in zip(chain, seen, strict=True):
+                mixed = one.target_probabilities(mixed, states[None], words[None], memory)
+            found.append(mixed[0][kept])
+        yield nlls[kept], found
+
+
+@torch.no_grad()
+def read_blocks(
+    model: PreTrainedModel,
+    rows: Sequence[tuple[Tensor, Tensor]],
+    batch_size: int,
+    *,
+    carries_state: bool = False,
+    with_losses: bool = True,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield of each batch, row after row: what the output embeddings read, the words that follow, the model's losses.
+
+    They are (targets, d), (targets,) with -100 for none, and (targets,) in float64; without losses these are empty, and
+    the output embeddings multiply nothing.
+    """
     if carries_state and any(before[-1] != after[0] for (before, _), (after, _) in pairwise(rows)):
         raise ValueError("each block must begin with the last token of the one before; make them with pack_blocks")
     device, size = execution_device(model), 1 if carries_state else batch_size
-    memories: list[CacheMemory] = []
     state = DynamicCache() if carries_state else None
-    with output_inputs(model) as read, without_dropout(model), progress(len(rows), "reading", unit="block") as bar:
+    reading = output_inputs(model, with_logits=with_losses)
+    with reading as read, without_dropout(model), progress(len(rows), "reading", unit="block") as bar:
         for start in range(0, len(rows), size):
             part = [row for row in rows[start : start + size] if len(row[0]) > 1]
             bar.update(len(rows[start : start + size]))
@@ -133,20 +159,14 @@ def _probabilities(
             else:
                 ids, mask = padded_rows([row for row, _ in part])
                 logits = model(input_ids=ids.to(device), attention_mask=mask.to(device), return_dict=True).logits
-            states, words, nlls = _in_order(read[0], logits, [labels for _, labels in part])
-            own, kept = (-nlls).exp(), words != IGNORED
-            memories = memories or [cache.memory(1, states) for cache in caches]
-            found = [
-                cache.target_probabilities(own[None], states[None], words[None], memory)[0][kept]
-                for cache, memory in zip(caches, memories, strict=True)
-            ]
-            yield nlls[kept], found
+            yield _in_order(read[0], logits if with_losses else None, [labels for _, labels in part])
 
 
-def _in_order(states: Tensor, logits: Tensor, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _in_order(states: Tensor, logits: Tensor | None, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Return states (targets, d), the words that follow them, and the model's losses in float64, row after row."""
     counts = [len(row) - 1 for row in labels]
-    words = torch.cat([row[1:] for row in labels]).to(logits.device)
-    kept = torch.cat([row[:count] for row, count in zip(logits, counts, strict=True)])
-    losses = F.cross_entropy(kept.float(), words, ignore_index=IGNORED, reduction="none").double()
+    words, losses = torch.cat([row[1:] for row in labels]).to(states.device), states.new_zeros(0)
+    if logits is not None:
+        kept = torch.cat([row[:count] for row, count in zip(logits, counts, strict=True)])
+        losses = F.cross_entropy(kept.float(), words.to(kept.device), ignore_index=IGNORED, reduction="none").double()
     return torch.cat([row[:count] for row, count in zip(states, counts, strict=True)]), words, losses

@@ -19,6 +19,7 @@ from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.phrases.provenance import Provenance, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
+from hf_targets.retrieval.collection import DocumentCollection
 
 Marking = Literal["phrases", "afterwards"]
 
@@ -54,6 +55,7 @@ def answer_with_phrases(
     *,
     marking: Marking = "phrases",
     new_tokens: int = 300,
+    collection: DocumentCollection | None = None,
     **arguments: Any,
 ) -> CitedAnswer:
     """Return the answer to one prompt.
@@ -68,6 +70,7 @@ def answer_with_phrases(
         marking: "phrases": they end with their document's marker, as in the paper. "afterwards": they have none, and
             the text gets a marker after each of them.
         new_tokens: At most, phrases counted by their tokens.
+        collection: Where the documents are from: the embeddings of their phrases are kept in its folder.
         arguments: Passed to `generate`.
     Raises:
         ValueError: If there is no document, phrases with markers are asked for of a model without a dynamic vocabulary
@@ -103,6 +106,7 @@ def answer_with_phrases(
     else:
         markable = MarkablePhrases(miner)
         vocabulary = PhraseVocabulary.from_documents(named, tokenizer, markable, vocab_size=vocab_size)
+    vocabulary.embeddings_folder = None if collection is None else collection.phrase_folder
     mined = settled_time(device)
     limits: dict[str, Any] = {"max_new_tokens": new_tokens}
     if len(vocabulary) and writes_phrases:

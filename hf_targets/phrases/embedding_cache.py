@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class PhraseEmbeddingFiles:
-    """A folder of phrase embeddings, which several processes may read and write at once.
+    """A folder of phrase embeddings, a file for each document, which several processes may read and write at once.
 
     A file appears when it is complete, and is never changed. A file that cannot be read, and a folder that cannot be
     written to, cost a log line, and the phrases are encoded again.
@@ -37,13 +37,10 @@ class PhraseEmbeddingFiles:
     Args:
         folder: It may hold the embeddings of several encoders.
         max_bytes: The largest size of all files; the oldest are removed.
-    Raises:
-        OSError: If the folder cannot be made.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int = 4 * 2**30) -> None:
         self.folder, self.max_bytes = Path(folder), max_bytes
-        self.folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str, shapes: Sequence[tuple[int, int]]) -> list[Tensor] | None:
         """Return the tables that were written under a name, on the CPU; None if there are none of these shapes."""
@@ -57,13 +54,13 @@ class PhraseEmbeddingFiles:
             return None
         return tables if [tuple(table.shape) for table in tables] == list(shapes) else None
 
-    def write(self, name: str, tables: Sequence[Tensor]) -> None:
-        """Write tables of embeddings, and remove the oldest files if all are too large."""
-        file = f"{name}{_ENDING}"
-        content = {f"table_{number}": table.cpu().contiguous() for number, table in enumerate(tables)}
+    def write(self, contents: Mapping[str, Sequence[Tensor]]) -> None:
+        """Write tables of embeddings under their names, and remove the oldest files if all are too large."""
         try:
-            with written_together(self.folder, file) as unfinished:
-                save_file(content, unfinished / file)
+            with written_together(self.folder, *(f"{name}{_ENDING}" for name in contents)) as unfinished:
+                for name, tables in contents.items():
+                    content = {f"table_{number}": table.cpu().contiguous() for number, table in enumerate(tables)}
+                    save_file(content, unfinished / f"{name}{_ENDING}")
             self._remove_oldest()
         except (OSError, SafetensorError) as error:  # safetensors raises its own on a full disk
             logger.warning("phrase embeddings cannot be written to %s (%s); they stay in memory", self.folder, error)
@@ -86,7 +83,7 @@ class PhraseEmbeddingCache:
     Args:
         max_phrases: The largest number of embeddings that are kept between calls. If a single call has more phrases,
             all of its embeddings are kept.
-        files: Embeddings on disk, of whole vocabularies; None: only those in memory.
+        files: Embeddings on disk; None: those in the `embeddings_folder` of each vocabulary.
     """
 
     def __init__(self, max_phrases: int = 2**17, files: PhraseEmbeddingFiles | None = None) -> None:
@@ -136,11 +133,8 @@ class PhraseEmbeddingCache:
                 table.output_rows = output_rows
                 return table
             arrays = first.arrays()
-            if others and counts is None and self.files is not None:
-                for vocabulary in vocabularies:  # each has a file of its own
-                    self._embed(model, _keys_of(vocabulary), is_whole=True)
-            is_whole = not others and counts is None
-            table = _make_table(encoder, vocabularies, counts, lambda keys: self._embed(model, keys, is_whole=is_whole))
+            whole = vocabularies if counts is None else ()
+            table = _make_table(encoder, vocabularies, counts, lambda keys: self._embed(model, keys, whole))
             if not others:
                 self._tables.pop(first, None)
                 parts = (table.inputs, table.outputs, table.slots, table.exists)
@@ -149,30 +143,40 @@ class PhraseEmbeddingCache:
                     self._tables.pop(next(iter(self._tables)))
             return table
 
-    def _embed(self, model: Any, keys: list[bytes], *, is_whole: bool) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of phrases, from memory, from the file of these phrases, or by the encoder."""
-        missing = [number for number, key in enumerate(keys) if key not in self._indices]
-        if missing and len(self._indices) + len(missing) > self.max_phrases:
+    def _embed(self, model: Any, keys: list[bytes], vocabularies: Sequence[PhraseVocabulary]) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of phrases, from memory, from the files of documents of vocabularies, or encoded."""
+        num_missing = sum(key not in self._indices for key in keys)
+        if num_missing and len(self._indices) + num_missing > self.max_phrases:
             self._clear()
-            missing = list(range(len(keys)))
-        if not missing:
+        elif not num_missing:
             return self._rows(keys)
         encoder: PhraseEncoder = model.phrase_encoder
         widths = encoder.widths[:1] if encoder.has_one_table else encoder.widths
-        files = self.files if is_whole else None
-        name = "" if files is None else self._file_name(model, keys)
-        stored = None if files is None else files.read(name, [(len(keys), width) for width in widths])
-        if stored is None:
-            new = encode(model, [keys[number] for number in missing])[: len(widths)]
-        else:
-            new = tuple(table[missing].to(execution_device(encoder)) for table in stored)
-        start = len(self._indices)
-        self._kept = tuple(map(torch.cat, zip(self._kept, new, strict=True))) if start else new
-        self._indices |= {keys[number]: start + index for index, number in enumerate(missing)}
-        rows = self._rows(keys)
-        if files is not None and stored is None:
-            files.write(name, rows[: len(widths)])
-        return rows
+        indices, tables = dict(self._indices), [self._kept] if self._kept else []
+        unwritten: list[tuple[PhraseEmbeddingFiles, dict[str, list[bytes]]]] = []
+
+        def keep(some: list[bytes], new: Sequence[Tensor]) -> None:
+            missing, start = [number for number, key in enumerate(some) if key not in indices], len(indices)
+            tables.append(tuple(table[missing].to(execution_device(encoder)) for table in new))
+            indices.update((some[number], start + index) for index, number in enumerate(missing))
+
+        for vocabulary in vocabularies:
+            folder = vocabulary.embeddings_folder
+            if files := self.files or (folder and PhraseEmbeddingFiles(folder)):
+                unwritten.append((files, {}))
+                for group in vocabulary.keys_by_document():
+                    name = self._file_name(model, group)
+                    if stored := files.read(name, [(len(group), width) for width in widths]):
+                        keep(group, stored)
+                    else:
+                        unwritten[-1][1][name] = group
+        if missing := [key for key in keys if key not in indices]:
+            keep(missing, encode(model, missing)[: len(widths)])
+        self._kept, self._indices = tuple(map(torch.cat, zip(*tables, strict=True))), indices
+        for files, groups in unwritten:  # another thread may have added phrases since
+            if known := {name: group for name, group in groups.items() if indices.keys() >= {*group}}:
+                files.write({name: self._rows(group)[: len(widths)] for name, group in known.items()})
+        return self._rows(keys)
 
     def _rows(self, keys: list[bytes]) -> tuple[Tensor, Tensor]:
         indices = [self._indices[key] for key in keys]
@@ -257,11 +261,6 @@ def _keys_at(slots: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> Iterato
     data, edges = ids.tobytes(), offsets * ids.itemsize
     pairs = zip(edges[slots].tolist(), edges[slots + 1].tolist(), strict=True)
     return (data[begin:end] for begin, end in pairs)
-
-
-def _keys_of(vocabulary: PhraseVocabulary) -> list[bytes]:
-    ids, offsets, alive = vocabulary.arrays()
-    return list(_keys_at(np.flatnonzero(alive), ids, offsets))
 
 
 @contextmanager

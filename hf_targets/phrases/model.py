@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
@@ -238,13 +239,16 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
         """Keep the embeddings of phrases in a folder, so that no later process has to encode the same phrases again.
 
-        There is a file for each vocabulary and state of the phrase encoder, so that one folder may serve several models
+        There is a file for each document and state of the phrase encoder, so that one folder may serve several models
         and processes. The folder is a setting of this object and not saved with it.
 
         Args:
-            folder: The folder, made if it is missing; None: embeddings are kept only in memory, as at the beginning.
+            folder: The folder, made if it is missing; None: in memory, and phrases of a `DocumentCollection` in its
+                folder, as at the beginning.
             max_bytes: The largest size of all files in the folder; the oldest files are removed.
         """
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
         self._embeddings.files = None if folder is None else PhraseEmbeddingFiles(folder, max_bytes)
 
     def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> PhraseIndex:

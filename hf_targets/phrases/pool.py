@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_targets.data.words import check_texts
 from hf_targets.phrases.mining.miner import MinedText, PhraseMiner
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
 
 
@@ -25,8 +26,9 @@ class Retriever(Protocol):
 class PhrasePool:
     """Documents, a retriever and a miner: gives each prompt the phrases of its nearest documents.
 
-    The phrases of a document are mined once, and kept; if its text changes, they are mined again. With
-    `model.keep_phrase_embeddings(folder)` they are also encoded once. Several threads may use it at once.
+    The phrases of a document are mined once, and kept; if its text changes, they are mined again. Of a
+    `DocumentCollection`, or with `model.keep_phrase_embeddings(folder)`, they are also encoded once, for later
+    processes too. Several threads may use it at once.
 
     The phrases of prompts go to `generate`: `model.generate(**inputs, phrases=pool.phrases_for(prompts))`.
 
@@ -72,6 +74,9 @@ class PhrasePool:
         for found in self.retriever.retrieve(list(prompts), self.num_documents):
             vocabulary = PhraseVocabulary(self.tokenizer, vocab_size=self.vocab_size)
             vocabulary.add_mined((name, self._phrases_of(name)) for name, _ in found)
+            for kept in (self.retriever, self.documents):
+                if isinstance(kept, DocumentCollection):
+                    vocabulary.embeddings_folder = kept.phrase_folder
             vocabularies.append(vocabulary)
         return vocabularies
 

@@ -92,6 +92,11 @@ class DocumentCollection(Mapping[str, str]):
             )
         return cls(folder, encoder, table)
 
+    @property
+    def phrase_folder(self) -> Path | None:
+        """Where models keep the embeddings of the documents' phrases; None, nowhere, if the collection is remote."""
+        return None if "://" in self.folder else Path(self.folder, "phrase_embeddings")
+
     def refresh(self) -> None:
         """Go on to the newest version."""
         self.table.checkout_latest()

@@ -1,11 +1,11 @@
-"""The vectors of a large table with the highest inner products with a query, by FAISS, in memory or in files."""
+"""The vectors of a large table nearest to a query, by FAISS, in memory or in files."""
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 from uuid import uuid4
 
 import torch
@@ -14,9 +14,12 @@ from torch import Tensor
 from hf_targets.data.atomic_write import is_left_over, written_together
 from hf_targets.extras import require
 
+_TRAINED_ON, _ADDED_AT_ONCE = 1 << 20, 1 << 16
+"""Most vectors that an index learns from, evenly spaced, and that are held as float32 at once beside it."""
+
 
 class VectorIndex:
-    """Inner-product search over vectors by an index of FAISS; safe to read from several threads at once.
+    """Search over vectors, by inner products or distances, with FAISS; safe to read from several threads at once.
 
     Row r of the embeddings that `build` was given has the number r. Made by `build` or `load`.
 
@@ -41,6 +44,7 @@ class VectorIndex:
         embeddings: Tensor,
         factory: str = "Flat",
         *,
+        metric: Literal["inner_product", "distance"] = "inner_product",
         num_probes: int | None = None,
         fingerprint: Mapping[str, str] | None = None,
     ) -> Self:
@@ -50,6 +54,7 @@ class VectorIndex:
             factory: FAISS's description: "Flat" is exact; "IVF1024,Flat" searches some of 1,024 lists, so that it may
                 miss vectors; "IVF4096,PQ64" also keeps 64 bytes a vector in place of the vector, so that scores are
                 approximate.
+            metric: "distance": scores are square distances, and the lowest are found.
             num_probes: Lists of an IVF index that a search looks through; None: a 32nd of them.
             fingerprint: What the embeddings depend on (encoder, vocabulary), each by a name and a value that changes
                 with it; `load` takes the same values only.
@@ -59,15 +64,17 @@ class VectorIndex:
             ImportError: If faiss is not installed.
         """
         faiss = require("faiss", extra="phrases")
-        vectors = _matrix("embeddings", embeddings)
-        if not len(vectors):
-            raise ValueError(f"embeddings need a vector, got shape {tuple(vectors.shape)}")
+        if not len(_matrix("embeddings", embeddings[:1])):
+            raise ValueError(f"embeddings need a vector, got shape {tuple(embeddings.shape)}")
+        kind = faiss.METRIC_INNER_PRODUCT if metric == "inner_product" else faiss.METRIC_L2
         try:
-            index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+            index = faiss.index_factory(embeddings.shape[1], factory, kind)
         except RuntimeError as error:
             raise ValueError(f'factory must be one of FAISS, such as "Flat", got {factory!r}: {error}') from error
-        index.train(vectors.numpy())
-        index.add(vectors.numpy())
+        if not index.is_trained:
+            index.train(_matrix("embeddings", embeddings[:: -(-len(embeddings) // _TRAINED_ON)]).numpy())
+        for part in embeddings.split(_ADDED_AT_ONCE):
+            index.add(_matrix("embeddings", part).numpy())
         if "IVF" in factory:
             lists = faiss.extract_index_ivf(index)
             lists.nprobe = -(-lists.nlist // 32) if num_probes is None else num_probes
@@ -87,7 +94,7 @@ class VectorIndex:
         return self.index.sa_code_size() >= 4 * self.dim
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Return the `k` highest scores and the numbers of their vectors, both (rows, k), highest first.
+        """Return the `k` best scores and the numbers of their vectors, both (rows, k), best first.
 
         With fewer than `k` vectors in the index all are returned. Where the probed lists of an IVF index hold fewer,
         the last numbers are -1.

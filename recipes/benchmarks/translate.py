@@ -4,6 +4,7 @@
         --model runs/tables/train_translation/multi30k-de-en/wdr-seed0
 
 Greedily, on sources of the test text, of similar length within a batch. The ways take turns in one process.
+Measured: recipes/multitoken.md.
 """
 
 import sys

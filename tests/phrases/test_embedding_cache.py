@@ -184,13 +184,13 @@ def test_each_vocabulary_of_a_batch_is_read_though_it_was_encoded_in_another(tmp
         for vocabulary, rows in zip(vocabularies, expected, strict=True):
             found = model_with(tmp_path).phrase_table(vocabulary).output_rows
             assert torch.equal(found, rows[: len(vocabulary)])
-    assert encoded == [4, 1]
+    assert encoded == [5]
 
 
 def test_the_folder_stays_below_its_bound_and_the_newest_stay(tmp_path):
     files = PhraseEmbeddingFiles(tmp_path, max_bytes=10_000)
     for number in range(20):
-        files.write(str(number), [torch.full((100, 6), float(number))])
+        files.write({str(number): [torch.full((100, 6), float(number))]})
         assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 10_000
     assert [files.read(str(number), [(100, 6)]) is None for number in range(20)] == [True] * 16 + [False] * 4
 

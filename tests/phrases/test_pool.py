@@ -1,6 +1,9 @@
 """A pool gives each prompt the phrases of its nearest documents, and mines each text once."""
 
+from typing import Any
+
 import pytest
+import torch
 
 from hf_targets.phrases.mining.miner import MinedText
 from hf_targets.phrases.mining.ngrams import TokenNgrams
@@ -10,6 +13,7 @@ from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
 from tests.retrieval.letter_encoder import LetterEncoder
 from tests.small_tokenizers import WORDS
+from tests.tiny_models import VOCAB, make_dynamic_model
 
 DOCUMENTS = {"cats": "the cat sat on the mat", "dogs": "a dog and the cat ran", "house": "the house and the mat"}
 PROMPTS = ["a dog ran", "the mat of the house"]
@@ -71,3 +75,25 @@ def test_a_collection_may_be_the_documents_and_the_retriever(tmp_path):
     for vocabulary, row in zip(pool.phrases_for(PROMPTS), collection.retrieve(PROMPTS, 2), strict=True):
         nearest = PhraseVocabulary.from_documents({name: collection[name] for name, _ in row}, WORDS, TokenNgrams(2, 3))
         assert phrases_in(vocabulary) == phrases_in(nearest)
+
+
+def test_embeddings_of_a_collections_phrases_lie_beside_its_documents_for_the_next_process(tmp_path, encoded):
+    pytest.importorskip("lancedb")
+    DocumentCollection.create(tmp_path, LetterEncoder()).add(DOCUMENTS)
+
+    def rows(change=0.0, num_documents=3):
+        collection = DocumentCollection.open(tmp_path, LetterEncoder())
+        model: Any = make_dynamic_model()
+        settings = {"num_documents": num_documents, "vocab_size": VOCAB}
+        pool = PhrasePool(collection, WORDS, TokenNgrams(2, 3), retriever=collection, **settings)
+        with torch.no_grad():
+            model.phrase_encoder.input_projection[-1].bias += change
+            table = model.phrase_table(pool.phrases_for(PROMPTS[:1]))
+        return table.inputs[table.slots[0]]
+
+    cold = rows()
+    assert torch.equal(rows(), cold)
+    rows(num_documents=2)  # of documents that were encoded together with another one
+    assert len(encoded) == 1
+    torch.testing.assert_close(rows(change=1.0), cold + 1.0)
+    assert len(encoded) == 2

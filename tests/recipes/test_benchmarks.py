@@ -54,7 +54,7 @@ def test_the_benchmark_of_drafts_prints_every_way_of_each_type_and_batch():
 def test_the_benchmark_of_latency_prints_every_way():
     printed = run_recipe("benchmarks/latency")
     assert "8 tokens in 4 steps with phrases" in printed
-    rows = re.findall(r"\| (float32|bfloat16) \| (\w*) ?\| [\d,]+ \| (\w+) \|", printed)
+    rows = re.findall(r"\| (float32|bfloat16) \| \w* ?\| (\w*) ?\| [\d,]+ \| (\w+) \|", printed)
     ways = [("", "base"), *((unit, way) for unit in ("tokens", "words") for way in ("cold", "warm", "kept"))]
     assert rows == [(dtype, *way) for dtype in ("float32", "bfloat16") for way in ways]
 

@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+import torch
 import train_translation
 from transformers import (
     AutoModelForCausalLM,
@@ -35,6 +36,14 @@ from tests.programs import ROOT
 from tests.recipes.running import run_recipe, small_text
 
 SMALL = ["--max_train_words", "600", "--disable_tqdm", "true", "--dataset", small_text()]
+
+
+def test_the_table_of_knn_lm_builds_one_datastore_and_searches_it_in_each_way(finetuned, tmp_path):
+    given = ["--model_name_or_path", finetuned[0] / "wdr-seed0", "--output_dir", tmp_path]
+    printed = run_recipe("tables/knn_lm", *given)
+    assert printed.count("| without cache |") == printed.count("| both |") == 2
+    found = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert found["exact"]["without cache"] == found["IVF4,Flat"]["without cache"]
 
 
 def results(folder, *names):
@@ -163,5 +172,14 @@ def test_models_of_blocks_write_and_their_dependence_is_measured(tmp_path, monke
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "curves-3-seed0")
     assert isinstance(model, SemiAutoregressiveForCausalLM)
     assert "tokens_per_step=2" in run_code(tmp_path / "curves-3-seed0", tmp_path)
+    base, again = tmp_path / "base", tmp_path / "again"
+    for part in (model.backbone, AutoTokenizer.from_pretrained(tmp_path / "curves-3-seed0")):
+        part.save_pretrained(base)
+    still = ["--learning_rate", 0, "--max_steps", 1, "--model_name_or_path", base, "--output_dir", again]
+    run_recipe("train_semi_autoregressive", *SMALL, *still)
+    for one, other in zip(
+        model.backbone.parameters(), AutoModelForCausalLM.from_pretrained(again).backbone.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
     dependence = json.loads((tmp_path / "dependence.json").read_text())
     assert [one["disturbance"] for one in dependence["words-3"]] == ["dropout"] * 3 + ["noise"] * 3

@@ -55,6 +55,15 @@ def test_searches_return_distinct_vectors_with_their_products_and_flat_and_all_l
             assert torch.equal(scores, best)
 
 
+def test_by_distance_the_nearest_are_found_however_many_are_added_at_once(monkeypatch):
+    monkeypatch.setattr("hf_targets.retrieval.vector_index._ADDED_AT_ONCE", 7)
+    embeddings, queries = clustered(60, 8, 5)
+    scores, numbers = VectorIndex.build(embeddings, metric="distance").search(queries, 9)
+    expected = torch.cdist(queries, embeddings).square()
+    torch.testing.assert_close(scores, expected.topk(9, largest=False).values)
+    torch.testing.assert_close(scores, expected.gather(1, numbers))
+
+
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_a_saved_index_finds_bit_for_bit_the_same(factory, tmp_path):
     embeddings, queries = clustered(400, 16, 10)

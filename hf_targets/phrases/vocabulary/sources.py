@@ -92,6 +92,12 @@ class SourceTable:
         renumbered[:, 1] = np.argsort(order)[inverse]
         return [names[number] for number in numbers[order].tolist()], renumbered
 
+    def by_document(self) -> list[np.ndarray]:
+        """Return the phrases of each document that has any, by the order of the documents; each may come repeatedly."""
+        rows = self._sorted()
+        rows = rows[np.argsort(rows[:, 1], kind="stable"), :2]
+        return [part[:, 0] for part in np.split(rows, np.flatnonzero(np.diff(rows[:, 1])) + 1) if len(part)]
+
     @classmethod
     def of_rows(cls, names: Sequence[str], rows: np.ndarray) -> "SourceTable":
         """Return the table that `rows` was made from."""

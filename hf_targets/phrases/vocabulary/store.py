@@ -166,6 +166,15 @@ class PhraseStore:
             self._arrays = arrays
         return arrays
 
+    def keys_by_document(self) -> list[list[bytes]]:
+        """Return the `phrase_key`s of each document's phrases, sorted, then those of phrases without a source."""
+        with self._lock:
+            (tokens, offsets, alive), found = self.arrays(), self._sources.by_document()
+        data, edges = tokens.tobytes(), (offsets * tokens.itemsize).tolist()
+        rest = np.setdiff1d(np.flatnonzero(alive) + self.vocab_size, np.concatenate([[0], *found]))
+        slots = [(np.unique(ids) - self.vocab_size).tolist() for ids in (*found, rest) if len(ids)]
+        return [sorted(data[edges[slot] : edges[slot + 1]] for slot in some) for some in slots]
+
     def expand(self, ids: TokenIds) -> list[int]:
         """Return `ids` with each phrase replaced by its tokens; ValueError if an id is neither token nor phrase."""
         expanded = []

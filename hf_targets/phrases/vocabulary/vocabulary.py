@@ -4,6 +4,7 @@ import os
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from hf_targets.phrases.vocabulary.tokenization import (
     text_mid_text,
     tokenize_mid_text,
 )
+from hf_targets.retrieval.collection import DocumentCollection
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,12 @@ class PhraseVocabulary(PhraseStore):
     """A set of phrases, each of which a model can generate in one step. Phrases can be added and removed.
 
     Two phrases with the same tokens are one phrase, with the sources of both. " New York" and "New York" have different
-    tokens and are two phrases. `tokenizer` is the tokenizer of the phrases' tokens.
+    tokens and are two phrases.
+
+    Attributes:
+        tokenizer: Of the phrases' tokens.
+        embeddings_folder: Where models keep the embeddings of the phrases, unless they have a folder of their own; None
+            in the beginning, until documents of a `DocumentCollection` are added.
 
     >>> from hf_targets.data.tokenization import word_level_tokenizer
     >>> tokenizer = word_level_tokenizer(["the cat sat on the mat\\n"])
@@ -68,7 +75,7 @@ class PhraseVocabulary(PhraseStore):
                 "the number of rows of the model's embedding"
             )
         super().__init__(num_tokens if vocab_size is None else vocab_size, special_token_ids(tokenizer))
-        self.tokenizer = tokenizer
+        self.tokenizer, self.embeddings_folder = tokenizer, cast(Path | None, None)
 
     @classmethod
     def from_phrases(
@@ -176,6 +183,8 @@ class PhraseVocabulary(PhraseStore):
         """
         if isinstance(documents, Mapping):
             named = cast(Mapping[str, str], documents)
+            if isinstance(documents, DocumentCollection):
+                self.embeddings_folder = documents.phrase_folder
         else:
             named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
         for name in named:

@@ -1,0 +1,225 @@
+"""The datastore of kNN-LM: a text's hidden states and the words that follow them, in files, searched by distance."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+import xxhash
+from accelerate import PartialState
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_targets.backbones.new_parts import unwrapped
+from hf_targets.backbones.weight_hash import adapters_in_use, weight_hash
+from hf_targets.data.atomic_write import written_together
+from hf_targets.data.progress import progress
+from hf_targets.evaluation.perplexity import row_of_block
+from hf_targets.maths.losses import IGNORED
+from hf_targets.neural_cache.perplexity import read_blocks
+from hf_targets.retrieval.vector_index import VectorIndex
+
+_TOLD, _KEYS, _WORDS, _NO_WORD = "datastore.json", "keys.npy", "words.npy", -1
+_KEYS_AT_ONCE, _QUERIES_AT_ONCE, _NUMBERS_AT_ONCE = 1 << 13, 256, 1 << 24
+
+Rows = Sequence[tuple[Tensor, Tensor]]
+
+
+class KnnDatastore:
+    """Keys, the states that the output matrix reads in a text, and the word that follows each.
+
+    >>> store = KnnDatastore.build(model, blocks, "store")  # doctest: +SKIP
+
+    Attributes:
+        keys: (N, d), float16, mapped from a file: only what a search reads is in memory.
+        words: (N,), token ids.
+        index: What proposes neighbours; None: all keys are compared.
+        told: What the datastore was made of.
+    Source: Khandelwal et al. 2020, "Generalization through Memorization: Nearest Neighbor Language Models".
+        Departs: their keys are the input of the last feed-forward layer; any causal model has ours.
+    """
+
+    def __init__(self, keys: Tensor, words: Tensor, index: VectorIndex | None, told: Mapping[str, Any]) -> None:
+        self.keys, self.words, self.index, self.told = keys, words, index, dict(told)
+
+    @classmethod
+    def build(
+        cls,
+        model: PreTrainedModel,
+        dataset: Iterable[Mapping[str, Any]],
+        folder: str | os.PathLike[str],
+        *,
+        factory: str | None = None,
+        num_probes: int | None = None,
+        batch_size: int = 8,
+        shard_size: int = 16_384,
+    ) -> Self:
+        """Make the datastore of a text in `folder`, or go on with one that was broken off, and return it.
+
+        Each process of `accelerate launch` reads shards of its own, with a copy of the model, on a disk that all share.
+
+        Args:
+            model: Any causal language model; its dropout is off meanwhile.
+            dataset: Blocks, as `pack_blocks` makes them or for `perplexity_of_blocks`; each target is a key.
+            factory: FAISS's description of an index, as for `VectorIndex.build`, such as "IVF4096,PQ64": it proposes
+                neighbours, whose distances are then taken from the keys. None: exact. With another factory the keys of
+                a whole datastore stay.
+            num_probes: Lists of an IVF index that a search looks through; None: a 32nd of them.
+            batch_size: Blocks in one forward pass.
+            shard_size: About how many keys a process reads before it writes them; a kill loses as many.
+        Raises:
+            ValueError: If there is no target, keys are not finite in float16, or the folder has another model or text.
+            OSError: If there is no room for the keys.
+        """
+        rows, folder = [row_of_block(one, at) for at, one in enumerate(dataset)], Path(folder)
+        state = PartialState(cpu=not torch.accelerator.is_available())
+        told = {**_of_model(model), **_of_text(rows)}
+        told["dim"] = _keys_of(model, [next(row for row in rows if _num_targets(row))], 1)[0].shape[1]
+        found, index = _read_told(folder), {"factory": factory, "num_probes": num_probes}
+        if found and (names := [name for name, value in told.items() if found.get(name) != value]):
+            raise ValueError(f"{folder} is of another {' and '.join(names)}; give another folder, or remove it")
+        state.wait_for_everyone()
+        if found == {**told, "index": index, "complete": True}:
+            return cls.from_folder(folder)
+        if state.is_main_process:
+            if not found:
+                _make_room(folder, told["keys"], told["dim"])
+            _write_told(folder, {**told, "index": index, "complete": False})
+        state.wait_for_everyone()
+        keys, words = (np.load(folder / name, mmap_mode="r+") for name in (_KEYS, _WORDS))
+        with progress(len(rows), "building the datastore", unit="block") as bar:
+            for number, (part, start, end) in enumerate(_shards(rows, shard_size)):
+                is_mine = number % state.num_processes == state.process_index
+                if is_mine and (words[start:end] == _NO_WORD).any():
+                    states, following = _keys_of(model, part, batch_size)
+                    keys[start:end] = states.numpy()
+                    keys.flush()  # before the words, which tell that keys were written
+                    words[start:end] = following.numpy()
+                bar.update(len(part))
+        words.flush()
+        state.wait_for_everyone()
+        if state.is_main_process:
+            if factory is not None:
+                found = VectorIndex.build(torch.from_numpy(keys), factory, metric="distance", num_probes=num_probes)
+                found.save(folder)
+            _write_told(folder, {**told, "index": index, "complete": True})
+        state.wait_for_everyone()
+        return cls.from_folder(folder)
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike[str]) -> Self:
+        """Open a datastore, whose keys stay in their file; a ValueError tells that it was not built to its end."""
+        folder = Path(folder)
+        told = _read_told(folder)
+        if not told or not told["complete"]:
+            what = "a datastore whose building was broken off" if told else "no datastore"
+            raise ValueError(f"{folder} has {what}; call KnnDatastore.build with its model and text")
+        keys, words = (torch.from_numpy(np.load(folder / name, mmap_mode="c")) for name in (_KEYS, _WORDS))
+        return cls(keys, words, told["index"]["factory"] and VectorIndex.load(folder), told)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def check_model(self, model: PreTrainedModel) -> None:
+        """Raise a ValueError if the keys are of a model with other weights or adapters; the float type may differ."""
+        if self.told["model"] != _of_model(model)["model"]:
+            raise ValueError("the model has other weights or adapters than that of the datastore; build one with it")
+
+    def search(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return the square distances of the `k` nearest keys, in float32, and the words that follow, both (rows, k).
+
+        Where an index proposes fewer, distances are infinite and words -1. States are (rows, d), and finite.
+        """
+        if states.shape[1:] != self.keys.shape[1:] or not states.isfinite().all():
+            raise ValueError(f"states must be finite, of width {self.keys.shape[1]}, got shape {tuple(states.shape)}")
+        found = [self._search(part, k) for part in states.float().split(_QUERIES_AT_ONCE)]
+        return torch.cat([distances for distances, _ in found]), torch.cat([words for _, words in found])
+
+    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        numbers = self._nearest(queries, k) if self.index is None else self.index.search(queries, k)[1]
+        at, rows = numbers.clamp(min=0).cpu(), max(1, _NUMBERS_AT_ONCE // (k * queries.shape[1]))
+        distances = [
+            (self.keys[some].to(query.device).float() - query[:, None]).square_().sum(dim=2)
+            for some, query in zip(at.split(rows), queries.split(rows), strict=True)
+        ]
+        words = self.words[at].long().to(queries.device).masked_fill_(numbers < 0, _NO_WORD)
+        return torch.cat(distances).masked_fill_(numbers < 0, torch.inf), words
+
+    def _nearest(self, queries: Tensor, k: int) -> Tensor:
+        """Return the numbers of the nearest keys, those of the highest q . k - |k|^2 / 2."""
+        best, numbers = queries.new_zeros(len(queries), 0), torch.empty(0)
+        room = queries.new_empty(_KEYS_AT_ONCE, queries.shape[1])  # to allocate it for each part takes longer than all
+        for start in range(0, len(self), _KEYS_AT_ONCE):
+            keys = room[: len(self) - start].copy_(self.keys[start : start + _KEYS_AT_ONCE])
+            scores = torch.addmm(torch.linalg.vector_norm(keys, dim=1).square(), queries, keys.T, beta=-0.5)
+            some, at = scores.topk(min(k, len(keys)), dim=1)
+            numbers = torch.cat([numbers, at + start], dim=1) if start else at
+            best, at = torch.cat([best, some], dim=1).topk(min(k, numbers.shape[1]), dim=1)
+            numbers = numbers.gather(1, at)
+        return numbers
+
+
+def _of_model(model: PreTrainedModel) -> dict[str, Any]:
+    adapters = xxhash.xxh3_64(repr(adapters_in_use(model)).encode()).hexdigest()
+    return {"model": f"{weight_hash(unwrapped(model), settings=False, rounded_to=torch.bfloat16)}-{adapters}"}
+
+
+def _of_text(rows: Rows) -> dict[str, Any]:
+    digest, num_keys = xxhash.xxh3_128(), sum(map(_num_targets, rows))
+    for row in rows:
+        digest.update(torch.stack(row).long().numpy().tobytes() + b"|")
+    if not num_keys:
+        raise ValueError(f"a datastore needs a target, and {len(rows)} blocks have none; give longer blocks")
+    return {"text": digest.hexdigest(), "keys": num_keys}
+
+
+def _num_targets(row: tuple[Tensor, Tensor]) -> int:
+    return int((row[1][1:] != IGNORED).sum())
+
+
+def _shards(rows: Rows, size: int) -> Iterator[tuple[Rows, int, int]]:
+    """Yield rows of about `size` targets, and the numbers of their keys: from which, to which."""
+    part, start, end = [], 0, 0
+    for number, row in enumerate(rows, 1):
+        part.append(row)
+        end += _num_targets(row)
+        if end - start >= size or number == len(rows):
+            yield part, start, end
+            part, start = [], end
+
+
+def _keys_of(model: PreTrainedModel, rows: Rows, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Return keys (targets, d) in float16 and their words in int32."""
+    found = []
+    for states, words, _ in read_blocks(model, rows, batch_size, with_losses=False):
+        kept = words != IGNORED
+        found.append((states[kept].cpu().half(), words[kept].cpu().int()))
+    keys, words = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if not keys.isfinite().all():
+        raise ValueError("keys must be finite in float16 (at most 65504); look for NaN in the weights of the model")
+    return keys, words
+
+
+def _make_room(folder: Path, num_keys: int, dim: int) -> None:
+    """Make the files of keys and words, with nothing in them yet."""
+    with written_together(folder, _KEYS, _WORDS) as unfinished:
+        needed, free = num_keys * (2 * dim + 4), shutil.disk_usage(unfinished).free
+        if free < needed:  # what is mapped ends the program when the disk is full
+            raise OSError(f"{num_keys} keys need {needed} bytes, and {folder} has {free}; free space on its disk")
+        np.lib.format.open_memmap(unfinished / _KEYS, "w+", np.float16, (num_keys, dim)).flush()
+        np.save(unfinished / _WORDS, np.full(num_keys, _NO_WORD, np.int32))
+
+
+def _read_told(folder: Path) -> dict[str, Any]:
+    """Return what a folder tells of its datastore; nothing where it has none."""
+    path = folder / _TOLD
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _write_told(folder: Path, told: Mapping[str, Any]) -> None:
+    with written_together(folder, _TOLD) as unfinished:
+        (unfinished / _TOLD).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
