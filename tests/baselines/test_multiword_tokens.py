@@ -7,13 +7,14 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, CTRLTokenizer, GemmaTokenizer, GPT2Tokenizer
+from transformers import AutoTokenizer, CTRLTokenizer, GemmaTokenizer, GPT2Tokenizer
 from transformers import PreTrainedTokenizerFast as Fast
 
 from hf_targets import add_lora, transfer_vocabulary, word_level_tokenizer
 from hf_targets.baselines.multiword_tokens import multiword_tokenizer
 from tests.small_tokenizers import BPE, LEGACY, METASPACE, SENTENCES, WORDS, WRITTEN, reproducible
 from tests.tiny_backbones import VOCAB, make_backbone, token_ids
+from tests.tiny_masked import make_masked_backbone
 from tests.tiny_seq2seq import make_pair_backbone
 
 LLAMA_3 = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -96,19 +97,13 @@ def test_the_leftmost_and_of_those_the_longest_ngram_is_taken(name, words):
 
 
 FIFTY = word_level_tokenizer([*SENTENCES, " ".join(f"w{number}" for number in range(VOCAB - len(WORDS)))])
-SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-MODELS = {
-    "tied": lambda: make_backbone("gpt2"),
-    "untied": lambda: make_backbone("llama"),
-    "bias": lambda: make_backbone("phi"),
-    "buffer": lambda: make_pair_backbone("marian"),
-    "masked": lambda: BertForMaskedLM(BertConfig(vocab_size=VOCAB, **SMALL)).eval(),
-}
+FAMILIES = {"gpt2": make_backbone, "llama": make_backbone, "phi": make_backbone}
+FAMILIES |= {"marian": make_pair_backbone, "bert": make_masked_backbone}  # tied, untied, with biases of three kinds
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_new_rows_are_means_old_logits_stay_and_transformers_alone_loads_both(kind, tmp_path):
-    model, inputs = MODELS[kind](), {"input_ids": token_ids(2, 6)}
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_rows_are_means_old_logits_stay_and_transformers_alone_loads_both(family, tmp_path):
+    model, inputs = FAMILIES[family](family), {"input_ids": token_ids(2, 6)}
     for bias in (tensor for name, tensor in model.named_parameters() if name.endswith("bias")):
         torch.nn.init.normal_(bias)
     inputs |= {"decoder_input_ids": inputs["input_ids"]} if model.config.is_encoder_decoder else {}
