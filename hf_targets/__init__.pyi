@@ -8,6 +8,7 @@ from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArgumen
 from .backbones.reformer.repair import repair_reformer as repair_reformer
 from .baselines.knn import KnnProcessor as KnnProcessor
 from .baselines.knn_datastore import KnnDatastore as KnnDatastore
+from .baselines.multiword_tokens import transfer_vocabulary as transfer_vocabulary
 from .cosine.geometry import embedding_geometry as embedding_geometry
 from .cosine.negative_direction import direction_certificate as direction_certificate
 from .cosine.negative_direction import softmax_inputs as softmax_inputs

@@ -1,1 +1,1 @@
-"""Other ways to use a text when a model writes, to compare with."""
+"""Other ways to use a text when a model writes, to compare with: kNN-LM, and a larger static vocabulary."""
