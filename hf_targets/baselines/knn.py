@@ -31,8 +31,10 @@ class KnnProcessor(HiddenStateProcessor):
         k: Neighbours, in [1, keys of the datastore].
         temperature: Above 0. States of a trained Transformer lie far apart, and want a high one: see `tuned`.
         weight: Lambda, in [0, 1). At 0 the scores are the model's, bit for bit.
+        own_text: Whether it may score, or be tuned on, the text of the datastore, whose perplexity says nothing.
     Raises:
-        ValueError: If a setting is outside its range, or the datastore is of another model.
+        ValueError: If a setting is outside its range, the datastore is of another model, or the text that is scored is
+            its own.
     Source: Khandelwal et al. 2020, equations (2) and (3).
     """
 
@@ -44,14 +46,14 @@ class KnnProcessor(HiddenStateProcessor):
         k: int = 1024,
         temperature: float = 1.0,
         weight: float = 0.25,
+        own_text: bool = False,
     ) -> None:
         super().__init__(model)
-        if not 1 <= k <= len(datastore):
-            raise ValueError(f"k must be in [1, {len(datastore)}], the size of the datastore, got {k}")
+        datastore.check_k(k)
         _check(temperature, weight)
         datastore.check_model(model)
         self.datastore, self.model = datastore, model
-        self.k, self.temperature, self.weight = k, temperature, weight
+        self.k, self.temperature, self.weight, self.own_text = k, temperature, weight, own_text
 
     def tuned(
         self, blocks: Iterable[Mapping[str, Any]], *, temperatures: Sequence[float], weights: Sequence[float]
@@ -61,7 +63,7 @@ class KnnProcessor(HiddenStateProcessor):
         The model reads the text once, and neighbours are searched once.
 
         Args:
-            blocks: Validation text, which must not be in the datastore, as for `perplexity_of_blocks`.
+            blocks: Validation text, which is not in the datastore, as for `perplexity_of_blocks`.
         Raises:
             ValueError: As the class, or if no block has a target.
         """
@@ -73,14 +75,15 @@ class KnnProcessor(HiddenStateProcessor):
             raise ValueError(f"tuning needs a target, and {len(rows)} blocks have none; give longer blocks")
         losses = torch.zeros(len(temperatures), len(weights), dtype=torch.float64)
         for states, words, nlls in read_blocks(self.model, rows, batch_size=8):
-            kept = words != IGNORED
+            kept = self._kept(words)
             own, found = (-nlls[kept]).exp().cpu()[:, None], self.datastore.search(states[kept], self.k)
             speaks = found[1][:, :1].cpu() >= 0
             for row, temperature in zip(losses, temperatures, strict=True):
                 other = _said(*found, words[kept], temperature).cpu()[:, None]
                 row -= mix_targets(own, other, shares, speaks).log().sum(dim=0)
         temperature, weight = pairs[int(losses.argmin())]
-        return type(self)(self.datastore, self.model, k=self.k, temperature=temperature, weight=weight)
+        chosen = {"temperature": temperature, "weight": weight}
+        return type(self)(self.datastore, self.model, k=self.k, own_text=self.own_text, **chosen)
 
     def memory(self, batch_size: int, like: Tensor) -> None:
         """Return nothing: it remembers no text but that of its datastore."""
@@ -90,12 +93,18 @@ class KnnProcessor(HiddenStateProcessor):
 
         Where words are below 0 they are the model's, which are given.
         """
-        kept = words >= 0
+        kept = self._kept(words)
         distances, found = self.datastore.search(states[kept], self.k)
         other, speaks = torch.zeros_like(probabilities), torch.zeros_like(kept)
         other[kept] = _said(distances, found, words[kept], self.temperature).to(other.dtype)
         speaks[kept] = found[:, 0] >= 0
         return mix_targets(probabilities, other, self.weight, speaks)
+
+    def _kept(self, words: Tensor) -> Tensor:
+        """Return which words are targets, whose text must be another than the datastore's."""
+        if not self.own_text:
+            self.datastore.check_is_another_text(words.flatten())
+        return words >= 0
 
     def _mixed(self, own: Tensor, input_ids: Tensor, states: Tensor, keep: Tensor | None) -> Tensor:
         distances, words = self.datastore.search(states[:, -1], self.k)

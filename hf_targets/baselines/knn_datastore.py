@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +27,7 @@ from hf_targets.retrieval.vector_index import VectorIndex
 
 _TOLD, _KEYS, _WORDS, _NO_WORD = "datastore.json", "keys.npy", "words.npy", -1
 _KEYS_AT_ONCE, _QUERIES_AT_ONCE, _NUMBERS_AT_ONCE = 1 << 13, 256, 1 << 24
+_RUN, _OWN_SHARE, _BASE = 16, 0.5, np.uint64(0x9E3779B97F4A7C15)  # an odd number: hashes differ as runs do
 
 Rows = Sequence[tuple[Tensor, Tensor]]
 
@@ -72,7 +75,8 @@ class KnnDatastore:
             batch_size: Blocks in one forward pass.
             shard_size: About how many keys a process reads before it writes them; a kill loses as many.
         Raises:
-            ValueError: If there is no target, keys are not finite in float16, or the folder has another model or text.
+            ValueError: If there is no target, the folder has another model or text, or keys are not finite in float16:
+                the datastore, which no other call could end either, is then removed.
             OSError: If there is no room for the keys.
         """
         rows, folder = [row_of_block(one, at) for at, one in enumerate(dataset)], Path(folder)
@@ -95,7 +99,11 @@ class KnnDatastore:
             for number, (part, start, end) in enumerate(_shards(rows, shard_size)):
                 is_mine = number % state.num_processes == state.process_index
                 if is_mine and (words[start:end] == _NO_WORD).any():
-                    states, following = _keys_of(model, part, batch_size)
+                    try:
+                        states, following = _keys_of(model, part, batch_size)
+                    except ValueError:
+                        _remove(folder)
+                        raise
                     keys[start:end] = states.numpy()
                     keys.flush()  # before the words, which tell that keys were written
                     words[start:end] = following.numpy()
@@ -129,11 +137,35 @@ class KnnDatastore:
         if self.told["model"] != _of_model(model)["model"]:
             raise ValueError("the model has other weights or adapters than that of the datastore; build one with it")
 
+    def check_k(self, k: int) -> None:
+        """Raise a ValueError if there are not as many keys."""
+        if not 1 <= k <= len(self):
+            raise ValueError(f"k must be in [1, {len(self)}], the size of the datastore, got {k}")
+
+    def check_is_another_text(self, words: Tensor) -> None:
+        """Raise a ValueError if most runs of 16 words of a text (n,) are in the datastore's: it is its own neighbour.
+
+        A shorter text may be any.
+        """
+        runs = _runs(words[words >= 0].cpu().numpy())
+        at = np.searchsorted(self._runs, runs).clip(max=max(0, len(self._runs) - 1))
+        if len(runs) and len(self._runs) and (found := (self._runs[at] == runs).mean()) > _OWN_SHARE:
+            raise ValueError(
+                f"{found:.0%} of the runs of {_RUN} words are in the datastore, so that a text has itself as neighbour; "
+                "score another text, or allow it with KnnProcessor(..., own_text=True)"
+            )
+
+    @cached_property
+    def _runs(self) -> np.ndarray:
+        return np.unique(_runs(self.words.numpy()))
+
     def search(self, states: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the square distances of the `k` nearest keys, in float32, and the words that follow, both (rows, k).
 
-        Where an index proposes fewer, distances are infinite and words -1. States are (rows, d), and finite.
+        Where an index proposes fewer, distances are infinite and words -1. States are (rows, d), and finite; `k` is at
+        most the size of the datastore.
         """
+        self.check_k(k)
         if states.shape[1:] != self.keys.shape[1:] or not states.isfinite().all():
             raise ValueError(f"states must be finite, of width {self.keys.shape[1]}, got shape {tuple(states.shape)}")
         found = [self._search(part, k) for part in states.float().split(_QUERIES_AT_ONCE)]
@@ -161,6 +193,14 @@ class KnnDatastore:
             best, at = torch.cat([best, some], dim=1).topk(min(k, numbers.shape[1]), dim=1)
             numbers = numbers.gather(1, at)
         return numbers
+
+
+def _runs(words: np.ndarray) -> np.ndarray:
+    """Return hashes of all runs of `_RUN` words (n,)."""
+    count, found = max(0, len(words) - _RUN + 1), np.uint64(0)
+    for start in range(_RUN):
+        found = found * _BASE + words[start : start + count].astype(np.uint64)
+    return found
 
 
 def _of_model(model: PreTrainedModel) -> dict[str, Any]:
@@ -212,6 +252,14 @@ def _make_room(folder: Path, num_keys: int, dim: int) -> None:
             raise OSError(f"{num_keys} keys need {needed} bytes, and {folder} has {free}; free space on its disk")
         np.lib.format.open_memmap(unfinished / _KEYS, "w+", np.float16, (num_keys, dim)).flush()
         np.save(unfinished / _WORDS, np.full(num_keys, _NO_WORD, np.int32))
+
+
+def _remove(folder: Path) -> None:
+    """Remove the files of a datastore, and the folder if nothing else is in it."""
+    for name in (_TOLD, _KEYS, _WORDS):
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _read_told(folder: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tests.trainer_runs import run_processes
 
 NEW = {"max_new_tokens": 6, "eos_token_id": None, "pad_token_id": 0, "do_sample": False}
 GIVEN = {"k": 9, "temperature": 20.0, "weight": 0.4}
+GRID = {"temperatures": [1.0], "weights": [0.1]}
 SCORES = {"output_scores": True, "return_dict_in_generate": True}
 MAKERS = [lambda: make_backbone("gpt2"), lambda: make_backbone("llama"), lambda: make_backbone("opt"), make_model]
 
@@ -163,10 +164,16 @@ def test_an_index_proposes_neighbours_whose_distances_are_exact_and_needs_no_new
         torch.testing.assert_close(distances.sort().values, every.sort().values[:, :9])
 
 
-def made(value=1.0, seed=0):
+def made(value=1.0, seed=0, last=None):
     model = make_backbone("gpt2", seed=seed)
     torch.nn.init.constant_(model.transformer.ln_f.weight, value)
+    if last is not None:
+        model.transformer.wte.weight.data[31] = last  # a token of the last block alone
     return model
+
+
+def scored(store, **given):
+    return cached_perplexities(made(), blocks(), {"knn": KnnProcessor(store, made(), k=9, **given)})
 
 
 @pytest.mark.parametrize(
@@ -177,9 +184,13 @@ def made(value=1.0, seed=0):
         (lambda store, path: KnnDatastore.build(made(), blocks(seed=4), path), "another text"),
         (lambda store, path: KnnDatastore.build(made(torch.nan), blocks(), path / "new"), "finite"),
         (lambda store, path: KnnDatastore.build(made(1e6), blocks(), path / "new"), "finite in float16"),
+        (lambda store, path: KnnDatastore.build(made(last=torch.nan), blocks(), path / "new", shard_size=20), "finite"),
         (lambda store, path: KnnDatastore.build(made(), [{"input_ids": [1]}], path / "new"), "target"),
         (lambda store, path: KnnDatastore.from_folder(path / "new"), "no datastore"),
         (lambda store, path: KnnProcessor(store, made(), k=len(store) + 1), "size of the datastore"),
+        (lambda store, path: store.search(store.keys[:1].float(), len(store) + 1), "size of the datastore"),
+        (lambda store, path: scored(store), "own_text"),
+        (lambda store, path: KnnProcessor(store, made(), k=9).tuned(blocks(), **GRID), "own_text"),
         (lambda store, path: KnnProcessor(store, made(), k=9, temperature=0.0), "temperature"),
         (lambda store, path: KnnProcessor(store, made(), k=9).tuned([], temperatures=[1.0], weights=[1.0]), "weight"),
         (lambda store, path: KnnProcessor(store, made(), k=9).tuned([], temperatures=[1.0], weights=[0.1]), "target"),
@@ -191,3 +202,4 @@ def test_what_cannot_serve_is_refused(act, word, store, tmp_path):
         act(store, tmp_path / "store")
     assert not (tmp_path / "store" / "new").exists()
     KnnProcessor(store, made().bfloat16(), k=len(store))  # another float type is the same model
+    assert scored(store, own_text=True)["knn"].nll < scored(store, own_text=True)["without cache"].nll
