@@ -127,8 +127,9 @@ def continue_prefixes(
         before: Tokens that the model reads before each prefix, such as a message that asks for the text
             (`data.prompts.encode_prompt`); they are no part of it.
         prepare: Called with the prefixes of each batch and `new_tokens`. It returns arguments of `generate` for the
-            batch, and for each row a function from the id of a step to its static tokens. None: each step is a static
-            token.
+            batch, and for each row a function from the id of a step to its static tokens. Arguments `input_ids` and
+            `attention_mask` are read in place of the prefixes' own, such as under another tokenizer. None: each step is
+            a static token.
         batch_size: Number of prefixes in a call of `generate`.
         arguments: Passed to `generate`. By default the end token does not end a text, so all have one length. With an
             `eos_token_id` a text ends with that token, and the padding after it does not count.
@@ -148,6 +149,7 @@ def continue_prefixes(
             ids = torch.tensor(rows, device=execution_device(model))
             mask, begin = torch.ones_like(ids), settled_time(ids.device)
             prepared, expansions = prepare(group, new_tokens) if prepare else ({"max_new_tokens": new_tokens}, None)
+            ids, mask = prepared.pop("input_ids", ids), prepared.pop("attention_mask", mask)
             ready = settled_time(ids.device)
             output: Any = model.generate(ids, attention_mask=mask, **prepared, **arguments)  # pyright: ignore
             end = settled_time(ids.device)

@@ -1,15 +1,13 @@
 """Texts that several models write after the same prefixes, with the phrases of retrieved documents where they can."""
 
 import importlib
-import itertools
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
@@ -78,7 +76,7 @@ class ContinuationSettings(TextSettings):
         default="words", metadata={"help": "What repetition counts: words and marks, spaCy's as published, tokens."}
     )
     feature_model: str | None = field(default=None, metadata={"help": "For MAUVE, such as gpt2-large. None: none."})
-    dtype: str = field(default="auto", metadata={"help": "Of the models that write, such as bfloat16."})
+    dtype: str = field(default="auto", metadata={"help": "Of the models that write or score, such as bfloat16."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
 
     def prefixes(self, texts: Mapping, tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
@@ -87,9 +85,13 @@ class ContinuationSettings(TextSettings):
         sizes = {"prefix_tokens": self.prefix_tokens, "new_tokens": self.new_tokens}
         return take_prefixes(rows, self.num_prefixes, begin=self.prefix_begin, **sizes)
 
+    def documents(self, rows: Sequence[str]) -> tuple[dict[str, str], DocumentRetriever]:
+        """Return documents cut from `rows`, and what finds them."""
+        return (found := documents_of(rows, self.document_words)), document_retriever(found, self.encoder)
+
     def phrases_of_documents(self, rows: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> PhrasesOf:
         """Return what gives a prefix the phrases of the nearest documents, which are cut from `rows`."""
-        retriever = document_retriever(documents := documents_of(rows, self.document_words), self.encoder)
+        documents, retriever = self.documents(rows)
         longest = self.max_tokens
         miner = WordNgrams(max_tokens=longest) if self.units == "words" else TokenNgrams(self.min_tokens, longest)
         pools: dict[int, PhrasePool] = {}
@@ -167,24 +169,36 @@ class TextComparison:
         self._measured["other_tokenizers"] = {} if multiword is None else {"multiword": multiword}
         if (name := settings.feature_model) is not None:
             tokens = AutoTokenizer.from_pretrained(name)
-            self._measured |= {"feature_model": load_model(name), "feature_tokenizer": tokens}
+            self._measured |= {"feature_model": load_model(name, dtype=settings.dtype), "feature_tokenizer": tokens}
 
-    def add(self, name: str, model: PreTrainedModel, judge: str, *, seed: int) -> dict[str, float]:
+    def add(
+        self,
+        name: str,
+        model: PreTrainedModel,
+        judge: str,
+        *,
+        seed: int,
+        prepare: Prepare | None = None,
+        **writing: Any,
+    ) -> dict[str, float]:
         """Let a model continue the prefixes, with phrases if it can, and return its columns (`measure_continuations`).
 
-        The seeds of a row, by its name, are added one by one; the judge is a model that scores the texts.
+        The seeds of a row, by its name, are added one by one; the judge is a model that scores the texts. Other
+        arguments are those of `continue_prefixes`.
         """
         judges = AutoTokenizer.from_pretrained(judge)
         judge_tokenizer = None if judges.get_vocab() == self._tokenizer.get_vocab() else judges
         set_seed(seed)
-        prepare = with_phrases(model, self._phrases_of) if isinstance(model, DynamicVocabForCausalLM) else None
-        given = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size, **self._writing}
+        if prepare is None and isinstance(model, DynamicVocabForCausalLM):
+            prepare = with_phrases(model, self._phrases_of)
+        given = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size}
+        given |= {**self._writing, **writing}
         if (asked := self._settings.instruction) is not None:
             message = encode_prompt(self._tokenizer, [{"role": "user", "content": asked}])["input_ids"]
             given["before"] = message[0].tolist()  # pyright: ignore
         continued = continue_prefixes(model, self._prefixes, prepare=prepare, **given)
-        given = {"judge": load_model(judge), "judge_tokenizer": judge_tokenizer, **self._measured}
-        columns = measure_continuations(continued, self._prefixes, self._tokenizer, **given)
+        loaded = {"judge": load_model(judge, dtype=self._settings.dtype), "judge_tokenizer": judge_tokenizer}
+        columns = measure_continuations(continued, self._prefixes, self._tokenizer, **loaded, **self._measured)
         self.figures[name].append(columns)
         self.texts[name].append([str(self._tokenizer.decode(tokens)) for tokens in continued.tokens])
         self._continued[name].append(continued)
@@ -257,19 +271,6 @@ def _values(continued: Continuations, units: Sequence[Text]) -> np.ndarray:
 
     columns = zip(map(repeated, units), continued.num_steps, continued.num_phrases, strict=True)
     return np.array([[*reps, steps, phrases] for reps, steps, phrases in columns])
-
-
-def multiword_tokenizer(name: str, texts: Sequence[str], num_pairs: int) -> PreTrainedTokenizerBase:
-    """Return a tokenizer to which the most frequent pairs of words of texts are added, as tokens of their own.
-
-    Source: Gee et al. 2023, "Multi-word Tokenization for Sequence Compression".
-    Departs: theirs replaces pairs before the text is cut; here those that are added are matched in the text.
-    """
-    pairs = Counter(pair for text in texts for pair in itertools.pairwise(text.split(" ")) if all(pair))
-    found = [f"{first} {second}" for (first, second), _ in pairs.most_common(num_pairs)]
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    tokenizer.add_tokens([AddedToken(pair, single_word=True, lstrip=True, normalized=False) for pair in found])
-    return tokenizer
 
 
 def load_model(name: str, **loading: Any) -> PreTrainedModel:

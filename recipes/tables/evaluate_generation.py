@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lab.continuations import ContinuationSettings, TextComparison, load_model, multiword_tokenizer
+from hf_targets.baselines.multiword_tokens import multiword_tokenizer
+from lab.continuations import ContinuationSettings, TextComparison, load_model
 from lab.pairwise import ASPECTS, PairwiseJudge, format_preferences, write_pairs
 from lab.results import shareable, write_json
 from lab.settings import parse_settings
@@ -59,8 +60,7 @@ def main(setup: Setup) -> None:
     phrases_of = setup.phrases_of_documents(texts["train"]["text"], tokenizer)
     multiword = None
     if setup.multiword_tokens is not None:
-        first = setup.models[0].replace("{seed}", str(setup.seeds[0]))
-        multiword = multiword_tokenizer(first, texts["train"]["text"], setup.multiword_tokens)
+        multiword, _ = multiword_tokenizer(tokenizer, texts["train"]["text"], setup.multiword_tokens)
     compared = TextComparison(setup, prefixes, tokenizer, phrases_of, multiword=multiword)
     for seed, name in product(setup.seeds, setup.models):
         if seed != setup.seeds[0] and "{seed}" not in name and not setup.do_sample:

@@ -3,7 +3,7 @@ import pytest
 
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
 from hf_targets.evaluation.continuations import Continuations, Prefix, continue_prefixes
-from lab.continuations import format_intervals, multiword_tokenizer, with_phrases
+from lab.continuations import format_intervals, with_phrases
 from tests.tiny_backbones import make_backbone
 
 TOKENIZER = train_bpe_tokenizer(["the cat sat on the mat and the dog ran over the hill\n"] * 3, 300)
@@ -25,13 +25,6 @@ def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
     assert result.tokens == [[40, 41, 42, 43, 40, 41, 42, 43, 40, 41]] * 3
     assert result.num_steps == result.num_phrases == [3, 3, 3]
     assert len(result.seconds) == len(result.phrase_seconds) == 3
-
-
-def test_a_multiword_tokenizer_has_the_frequent_pairs_of_words_as_tokens_and_cuts_no_word(tmp_path):
-    TOKENIZER.save_pretrained(tmp_path)
-    tokenizer = multiword_tokenizer(str(tmp_path), ["the mat the mat on the mat on the hill"], 1)
-    assert tokenizer.tokenize("sat on the mat.")[-2].strip() == "the mat"
-    assert not any("the mat" in token for token in tokenizer.tokenize("on the mats"))
 
 
 def continuations(texts, steps, phrases, seconds) -> Continuations:

@@ -46,6 +46,33 @@ def test_the_table_of_knn_lm_builds_one_datastore_and_searches_it_in_each_way(fi
     assert found["exact"]["without cache"] == found["IVF4,Flat"]["without cache"]
 
 
+def test_multiword_tokens_are_measured_before_and_after_training_and_stay_as_plain_models(finetuned, tmp_path):
+    given = ["--model_name_or_path", finetuned[0] / "plain-seed0", "--output_dir", tmp_path, "--disable_tqdm", "true"]
+    printed = run_recipe("tables/multiword_tokens", *given, "--dataset", small_text(), "--learning_rate", 0.1)
+    found = json.loads((tmp_path / "results.json").read_text())["results"]
+    last = found["100 n-grams of 2 to 3 words"]
+    assert 0 < last["new / old"] < 1 and last["fvt, as before"] != last["random, as before"]
+    trained = found["fvt, trained"]
+    assert trained["before"] == last["fvt"] != trained["after"] and f"| fvt | {last['fvt']:.2f} |" in printed
+    kept, tokenizer = (kind.from_pretrained(tmp_path / "fvt-seed42") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    assert kept.get_input_embeddings().num_embeddings == len(tokenizer)
+
+
+def test_systems_are_compared_on_the_same_texts_and_those_that_only_draft_write_the_first_ones(finetuned, tmp_path):
+    given = ["--model", finetuned[0] / "plain-seed0", "--dataset", small_text(), "--output_dir", tmp_path]
+    printed = run_recipe("tables/compare_systems", *given)
+    found = json.loads((tmp_path / "results.json").read_text())["figures"]
+    base, drafted = found["base"][0], found["document lookup"][0]
+    assert drafted["generated_ppl"] == base["generated_ppl"] and drafted["bytes_a_pass"] >= base["bytes_a_pass"]
+    assert found["kNN-LM"][0]["megabytes"] > base["megabytes"] == drafted["megabytes"]
+    assert all(f"| {name} | {one[0]['diversity']:.2f} |" in printed for name, one in found.items())
+    written = (tmp_path / "base-seed0.json").stat().st_mtime_ns
+    run_recipe("tables/compare_systems", *given, "--only", "base")
+    assert (tmp_path / "base-seed0.json").stat().st_mtime_ns == written
+    options = ["--kind", "lookup", "--options", '{"documents": true}']
+    assert run_recipe("continue_texts", *given) == run_recipe("continue_texts", *given, *options)
+
+
 def results(folder, *names):
     return [json.loads((folder / name / "results.json").read_text()) for name in names]
 

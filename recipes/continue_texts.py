@@ -1,0 +1,150 @@
+"""Let a causal model continue texts with the words of other texts, in one of several ways, and print what it writes.
+
+    HF_TARGETS_DATA=data python recipes/continue_texts.py recipes/settings/continue_texts/smollm2.yaml --kind lookup
+
+`--kind`: the model alone, prompt lookup or document lookup (the same text in fewer passes), kNN-LM, multiword tokens,
+phrases. `--options` are the arguments of that kind's function, below. Each text begins with tokens of a test text.
+Several ways side by side, with their time and memory: recipes/tables/compare_systems.py.
+"""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
+
+import torch
+from transformers import AutoTokenizer, set_seed
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from hf_targets import DynamicVocabForCausalLM, KnnDatastore, KnnProcessor, continue_prefixes, transfer_vocabulary
+from hf_targets.data.tokenization import encode
+from hf_targets.phrases.decoding.token_scores import ScoredByTokens
+from lab.continuations import ContinuationSettings, load_model, with_phrases
+from lab.settings import parse_settings
+from lab.text import BlockSettings
+
+
+@dataclass
+class Setup(ContinuationSettings, BlockSettings):
+    """Which model continues which texts, and how."""
+
+    model: str | None = field(default=None, metadata={"help": "Causal model, with its tokenizer."})
+    kind: Literal["plain", "lookup", "knn", "multiword", "phrases"] = field(default="plain", metadata={"help": "How."})
+    options: dict[str, Any] = field(default_factory=dict, metadata={"help": "Arguments of that kind's function."})
+    seed: int = field(default=0, metadata={"help": "Of sampling."})
+    output_dir: str = field(default="runs/continue_texts", metadata={"help": "Folder of a datastore."})
+
+
+class System(NamedTuple):
+    """A way to write: arguments of `continue_prefixes`, what must be open meanwhile, and bytes beside the weights."""
+
+    model: Any
+    writing: dict[str, Any]
+    within: AbstractContextManager[Any] = nullcontext()
+    held: float = 0
+
+
+class Given:
+    """What all ways share: settings, the base model and its tokenizer, the text and its documents."""
+
+    def __init__(self, setup: Any) -> None:
+        self.setup, self.texts = setup, setup.load()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(setup.model)
+        self.load = partial(load_model, dtype=setup.dtype)
+        self.base: Any = self.load(setup.model)
+        self.prefixes = setup.prefixes(self.texts, self.tokenizer)
+        self.documents, self.retriever = setup.documents(rows := self.texts["train"]["text"])
+        self.phrases_of = setup.phrases_of_documents(rows, self.tokenizer)
+
+    def nearest(self, tokens: list[int]) -> list[str]:
+        """Return the documents nearest to a text, the nearest first."""
+        [found] = self.retriever.retrieve([str(self.tokenizer.decode(tokens))], self.setup.num_documents)
+        return [self.documents[name] for name, _ in found]
+
+
+def lookup(given: Given, *, documents: bool = False, **writing: Any) -> System:
+    """Draft what followed the last tokens before: in the documents nearest to the text, or in the text alone."""
+    writing = {"prompt_lookup_num_tokens": 10, "batch_size": 1, **writing}  # one text at a time
+    drafts, found = PromptLookupCandidateGenerator.get_candidates, [torch.empty(0)]
+
+    def prepare(prefixes: Any, new_tokens: int) -> Any:
+        text = "".join(given.nearest(prefixes[0].tokens))
+        found[0] = torch.tensor([encode([text], given.tokenizer)[0][0]], device=given.base.device)
+        return {"max_new_tokens": new_tokens}, [lambda id_: [id_]]
+
+    def get_candidates(self: Any, input_ids: Any, **others: Any) -> Any:
+        self.max_length = math.inf  # it counts the documents, which the model does not read
+        return drafts(self, torch.cat([found[0], input_ids], dim=1), **others)[0][:, found[0].shape[1] :], None
+
+    patched = patch.object(PromptLookupCandidateGenerator, "get_candidates", get_candidates)
+    return System(given.base, {"prepare": prepare, **writing}, patched) if documents else System(given.base, writing)
+
+
+def knn(given: Given, *, temperatures: list[float], weights: list[float], k: int = 1024, **store: Any) -> System:
+    """Mix in words that followed near states of the training text; lambda is the best on validation text."""
+    blocks: Any = given.setup.blocks(given.texts, given.tokenizer)
+    made = KnnDatastore.build(given.base, blocks["train"], folder := Path(given.setup.output_dir, "store"), **store)
+    grid: Any = {"temperatures": temperatures, "weights": weights}
+    found = KnnProcessor(made, given.base, k=k).tuned(blocks["validation"], **grid)
+    print(f"kNN-LM: {len(made)} keys, temperature {found.temperature:g}, lambda {found.weight:g}", flush=True)
+    held = sum(file.stat().st_size for file in folder.iterdir())
+    return System(given.base, {"logits_processor": [found]}, found, held)
+
+
+def multiword(given: Given, *, model: str | None = None, **transfer: Any) -> System:
+    """Write with multiword tokens: a trained model, or the base after `transfer_vocabulary` with these arguments."""
+    old, found = given.tokenizer, given.load(model or given.setup.model)
+    new: Any = None if model is None else AutoTokenizer.from_pretrained(model)
+    if new is None:
+        found, new = transfer_vocabulary(found, old, given.texts["train"]["text"], **transfer)
+    new.pad_token, written = new.pad_token or new.eos_token, [new.decode([id_]) for id_ in range(len(old), len(new))]
+    pieces = [[id_] for id_ in range(len(old))] + old(written, add_special_tokens=False)["input_ids"]
+    lengths = torch.tensor(list(map(len, pieces)), device=found.device)
+
+    def prepare(prefixes: Any, new_tokens: int) -> Any:
+        texts = [old.decode(prefix.tokens) for prefix in prefixes]
+        asked: Any = {"padding": True, "padding_side": "left", "return_token_type_ids": False, "return_tensors": "pt"}
+        read = new(texts, add_special_tokens=False, **asked).to(found.device)
+        ends = [lambda ids, *_, **__: lengths[ids[:, read["input_ids"].shape[1] :]].sum(dim=1) >= new_tokens]
+        return {**read, "max_new_tokens": new_tokens, "stopping_criteria": ends}, [pieces.__getitem__] * len(texts)
+
+    return System(found, {"prepare": prepare})
+
+
+def phrases(given: Given, *, scored_by_tokens: bool = False, model: str | None = None, **config: Any) -> System:
+    """Write with phrases of the documents nearest to a text: a trained model, or the base with an untrained encoder."""
+    found: Any = DynamicVocabForCausalLM.from_base(given.base, **config) if model is None else given.load(model)
+    of_phrases = with_phrases(found.eval(), given.phrases_of)
+
+    def prepare(prefixes: Any, new_tokens: int) -> Any:
+        arguments, expansions = of_phrases(prefixes, new_tokens)
+        if scored_by_tokens:  # by the base: nothing is trained
+            arguments["logits_processor"] = [ScoredByTokens(given.base, arguments["phrases"].vocabularies[0])]
+        return arguments, expansions
+
+    table = of_phrases(given.prefixes[:1], 1)[0]["phrases"]  # of one text
+    writing = {"prepare": prepare, **({"batch_size": 1} if scored_by_tokens else {})}
+    return System(found, writing, held=table.inputs.nbytes + table.outputs.nbytes)
+
+
+KINDS: Any = {kind.__name__: kind for kind in (lookup, knn, multiword, phrases)}
+KINDS["plain"] = lambda given: System(given.base, {})
+
+
+def main(setup: Setup) -> None:
+    """Write the texts and print them."""
+    set_seed(setup.seed)
+    given = Given(setup)
+    model, writing, within, _ = KINDS[setup.kind](given, **setup.options)
+    writing = {"new_tokens": setup.new_tokens, "batch_size": setup.batch_size, **writing}
+    with within:
+        found = continue_prefixes(model, given.prefixes, **setup.writing(given.tokenizer), **writing)
+    for prefix, tokens in zip(given.prefixes, found.tokens, strict=True):
+        print(f"{given.tokenizer.decode(prefix.tokens)} [...] {given.tokenizer.decode(tokens)}\n")
+
+
+if __name__ == "__main__":
+    main(*parse_settings(Setup, description=__doc__))
