@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
@@ -155,7 +155,6 @@ def test_a_change_of_mode_before_the_backward_pass_is_refused():
         loss.backward()
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     layers=st.sampled_from(LAYERS),
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
