@@ -83,10 +83,10 @@ def lookup(given: Given, *, documents: bool = False, **writing: Any) -> System:
     return System(given.base, {"prepare": prepare, **writing}, patched) if documents else System(given.base, writing)
 
 
-def knn(given: Given, *, temperatures: list[float], weights: list[float], k: int = 1024, **store: Any) -> System:
+def knn(given: Given, *, temperatures: Any = (30, 60, 100), weights: Any = (0.1, 0.2, 0.3), **rest: Any) -> System:
     """Mix in words that followed near states of the training text; lambda is the best on validation text."""
-    blocks: Any = given.setup.blocks(given.texts, given.tokenizer)
-    made = KnnDatastore.build(given.base, blocks["train"], folder := Path(given.setup.output_dir, "store"), **store)
+    k, blocks = rest.pop("k", 1024), given.setup.blocks(given.texts, given.tokenizer)
+    made = KnnDatastore.build(given.base, blocks["train"], folder := Path(given.setup.output_dir, "store"), **rest)
     grid: Any = {"temperatures": temperatures, "weights": weights}
     found = KnnProcessor(made, given.base, k=k).tuned(blocks["validation"], **grid)
     print(f"kNN-LM: {len(made)} keys, temperature {found.temperature:g}, lambda {found.weight:g}", flush=True)

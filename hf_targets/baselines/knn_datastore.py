@@ -151,7 +151,7 @@ class KnnDatastore:
         at = np.searchsorted(self._runs, runs).clip(max=max(0, len(self._runs) - 1))
         if len(runs) and len(self._runs) and (found := (self._runs[at] == runs).mean()) > _OWN_SHARE:
             raise ValueError(
-                f"{found:.0%} of the runs of {_RUN} words are in the datastore, so that a text has itself as neighbour; "
+                f"{found:.0%} of the runs of {_RUN} words are in the datastore, so a text would be its own neighbour; "
                 "score another text, or allow it with KnnProcessor(..., own_text=True)"
             )
 

@@ -2,13 +2,13 @@
 
     HF_TARGETS_DATA=data python recipes/tables/compare_systems.py recipes/settings/tables/compare_systems/smollm2.yaml
 
-A row is a `kind` of recipes/continue_texts.py, with its options; `{seed}` in its `model` stands for each seed, with
-which that model was trained. All rows have a key-value cache, the same training text and the same prefixes. Prompt
-lookup and document lookup write the first row's texts, so they have its figures. A row whose figures are in the output
-folder, of the same settings, is not written again, only timed. Seconds are those of the process for a
-text, the rows one after the other for each prefix; documents are found and phrases encoded before. A pass reads the
-tokens of one step or draft. Megabytes are of weights, and of a datastore or the table of one text's phrases. Measured:
-recipes/baselines.md.
+A row is a `kind` of recipes/continue_texts.py, with its options, and `only_timed: true` if it is to write the timed
+texts alone; `{seed}` in its `model` stands for each seed, with which that model was trained. All rows have a key-value
+cache, the same training text and the same prefixes. Prompt lookup and document lookup write the first row's texts, so
+they have its figures. A row whose figures are in the output folder, of the same settings, is not written again, only
+timed. Seconds are those of the process for a text, the rows one after the other for each prefix; documents are found
+and phrases encoded before. A pass reads the tokens of one step or draft. Megabytes are of weights, and of a datastore
+or the table of one text's phrases. Measured: recipes/baselines.md.
 """
 
 import json
@@ -96,13 +96,14 @@ def main(setup: Setup) -> str:
                 continue  # the same model writes the same text
             options = {**row} | ({"model": row["model"].replace("{seed}", str(seed))} if is_seeded else {})
             of, kind = {**shared, "row": options.copy(), "seed": seed}, options.pop("kind", "plain")
+            is_only_timed = options.pop("only_timed", False)
             system = KINDS[kind](given, **options) if is_seeded or name not in systems else systems[name]
             systems.setdefault(name, system)
             file = Path(setup.output_dir, f"{name}-seed{seed}.json")
             if file.exists() and (known := json.loads(file.read_text()))["of"] == of:
                 compared.figures[name].append(known["figures"])
-            elif kind == "lookup":
-                first = compared.figures[next(iter(rows))][-1]
+            elif kind == "lookup" or is_only_timed:
+                first = {} if is_only_timed else compared.figures[next(iter(rows))][-1]
                 compared.figures[name].append({key: first[key] for key in TEXTS if key in first})
             else:
                 with system.within:

@@ -65,7 +65,8 @@ def test_systems_are_compared_on_the_same_texts_and_those_that_only_draft_write_
     base, drafted = found["base"][0], found["document lookup"][0]
     assert drafted["generated_ppl"] == base["generated_ppl"] and drafted["bytes_a_pass"] >= base["bytes_a_pass"]
     assert found["kNN-LM"][0]["megabytes"] > base["megabytes"] == drafted["megabytes"]
-    assert all(f"| {name} | {one[0]['diversity']:.2f} |" in printed for name, one in found.items())
+    assert found["phrases"][0].keys() == {"seconds_a_text", "bytes_a_pass", "megabytes"}
+    assert all(f"| {name} | {one[0]['diversity']:.2f} |" in printed for name, one in found.items() if len(one[0]) > 3)
     written = (tmp_path / "base-seed0.json").stat().st_mtime_ns
     run_recipe("tables/compare_systems", *given, "--only", "base")
     assert (tmp_path / "base-seed0.json").stat().st_mtime_ns == written
