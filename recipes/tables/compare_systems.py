@@ -63,17 +63,18 @@ def add_costs(compared: TextComparison, systems: dict[str, System], given: Given
     found: dict[str, list[tuple[float, int, int]]] = {name: [] for name in systems}
     for number, prefix in enumerate([given.prefixes[0], *given.prefixes[: setup.timed_prefixes]]):
         for name, (model, writing, within, _) in systems.items():
-            arguments = {"new_tokens": setup.new_tokens, **setup.writing(given.tokenizer), **writing, "batch_size": 1}
+            length = setup.new_tokens if number else 8  # the first turn warms up
+            arguments = {"new_tokens": length, **setup.writing(given.tokenizer), **writing, "batch_size": 1}
             set_seed(number)
             with within, row_passes(model) as passes:
                 if (prepare := arguments.get("prepare")) is not None:
-                    prepare([prefix], setup.new_tokens)
+                    prepare([prefix], length)
                 passes.clear()
                 start = time.process_time()
                 continued = continue_prefixes(model, [prefix], **arguments)
                 seconds = time.process_time() - start
             text = str(given.tokenizer.decode(continued.tokens[0]))
-            if number:  # the first turn warms up
+            if number:
                 found[name].append((seconds, len(text.encode()), len(passes)))
     for name, turns in found.items():
         seconds, num_bytes, passes = map(fmean, zip(*turns, strict=True))

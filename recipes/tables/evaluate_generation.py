@@ -6,7 +6,8 @@ tokens are its phrases, and 128 tokens are generated, whatever number of steps t
 
 A model with a phrase encoder is measured with phrases. `{seed}` in a model's name stands for each of `--seeds`: the
 model of that seed samples with that seed. Tables have means and standard errors over seeds, then 95% intervals over
-prefixes. As the paper measures, MAUVE on GPT-2 large's features: `.../paper.yaml`.
+prefixes. As the paper measures, MAUVE on GPT-2 large's features: `.../paper.yaml`. Other systems
+that use documents, such as kNN-LM and prompt lookup: recipes/tables/compare_systems.py.
 """
 
 import sys
