@@ -59,10 +59,10 @@ class Given:
         self.documents, self.retriever = setup.documents(rows := self.texts["train"]["text"])
         self.phrases_of = setup.phrases_of_documents(rows, self.tokenizer)
 
-    def nearest(self, tokens: list[int]) -> list[str]:
-        """Return the documents nearest to a text, the nearest first."""
+    def nearest(self, tokens: list[int]) -> dict[str, str]:
+        """Return the documents nearest to a text by their names, the nearest first."""
         [found] = self.retriever.retrieve([str(self.tokenizer.decode(tokens))], self.setup.num_documents)
-        return [self.documents[name] for name, _ in found]
+        return {name: self.documents[name] for name, _ in found}
 
 
 def lookup(given: Given, *, documents: bool = False, **writing: Any) -> System:
@@ -71,7 +71,7 @@ def lookup(given: Given, *, documents: bool = False, **writing: Any) -> System:
     drafts, found = PromptLookupCandidateGenerator.get_candidates, [torch.empty(0)]
 
     def prepare(prefixes: Any, new_tokens: int) -> Any:
-        text = "".join(given.nearest(prefixes[0].tokens))
+        text = "".join(given.nearest(prefixes[0].tokens).values())
         found[0] = torch.tensor([encode([text], given.tokenizer)[0][0]], device=given.base.device)
         return {"max_new_tokens": new_tokens}, [lambda id_: [id_]]
 
