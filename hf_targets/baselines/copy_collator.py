@@ -24,8 +24,8 @@ class CopyCollator:
     """A data collator: each row is cut into the longest phrases that its nearest documents have, from left to right.
 
     A batch has `input_ids`, `attention_mask` and `labels`, and `sources` of `CopyGenerator.forward`. A document with 16
-    tokens in a row of a text is none of that text: its states would have read what is to be predicted. The first token
-    of a row is in no phrase.
+    tokens in a row of a text, or with all of a shorter one, is none of that text: its states would have read what is to
+    be predicted. The first token of a row is in no phrase.
 
     Args:
         documents: Texts by name, such as those of `documents_of`.
@@ -78,9 +78,10 @@ class CopyCollator:
 
     def _others(self, text: TokenizedText, names: Sequence[str]) -> list[str]:
         """Return the nearest documents that are no part of a text."""
-        own = _runs(text)
-        return [name for name in names if own.isdisjoint(_runs(self._text(name)))][: self.num_documents]
+        size = min(_OWN_TOKENS, len(text) - 1)  # the first token may have lost its space
+        own = _runs(text, size)
+        return [name for name in names if own.isdisjoint(_runs(self._text(name), size))][: self.num_documents]
 
 
-def _runs(text: TokenizedText) -> set[tuple[int, ...]]:
-    return {tuple(text.ids[start : start + _OWN_TOKENS]) for start in range(len(text) - _OWN_TOKENS + 1)}
+def _runs(text: TokenizedText, size: int) -> set[tuple[int, ...]]:
+    return {tuple(text.ids[start : start + size]) for start in range(len(text) - size + 1)}

@@ -299,12 +299,12 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
             check_range(numbers, max(1, len(owners)), f"{name}s must be tokens of the documents,")
             other = is_phrase[:, None] & (owners != owners[numbers][:, None]) if len(owners) else None
             chosen = torch.where(is_phrase, vocab_size + numbers, targets)
-
-            def loss(
-                weight: Tensor, bias: Tensor | None, *given: Tensor, half=half, chosen=chosen, other=other
-            ) -> Tensor:
-                bias = None if bias is None else bias / 2  # a logit is the sum of both halves
-                return dynamic_cross_entropy(given[0], weight[:, half], given[1], chosen, bias, excluded=other)
-
-            parts[name] = call_inside(output, loss, hidden[..., half].flatten(0, 1), of_documents)
+            given = (hidden[..., half].flatten(0, 1), of_documents, chosen, other, half)
+            parts[name] = call_inside(output, _edge_loss, *given)
         return parts
+
+
+def _edge_loss(weight: Tensor, bias: Tensor | None, hidden: Tensor, states: Tensor, *given: Any) -> Tensor:
+    targets, excluded, half = given
+    bias = None if bias is None else bias / 2  # a logit is the sum of both halves
+    return dynamic_cross_entropy(hidden, weight[:, half], states, targets, bias, excluded=excluded)
