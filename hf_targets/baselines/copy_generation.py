@@ -64,23 +64,22 @@ class CopyGenerationMixin(PhraseGenerationMixin):
             kwargs: `max_new_tokens` and `max_length` count tokens; a window that they cut is no copy. All else is as
                 for `DynamicVocabForCausalLM`, such as `phrase_bias`.
         Raises:
-            ValueError: As for `DynamicVocabForCausalLM`, or if the cache has a fixed length.
+            ValueError: As for `DynamicVocabForCausalLM`, without `input_ids`, or with a cache of fixed length.
         Source: Lan et al. 2023.  Departs: they read the whole text again in each step, we keep a cache.
         """
         if documents is None:
             return super().generate(inputs, generation_config, *args, **kwargs)
-        if "static" in str(kwargs.get("cache_implementation")):
-            raise ValueError("a cache of fixed length has no room for padding between windows; take a dynamic one")
+        prompt = kwargs.get("input_ids") if inputs is None else inputs
+        if prompt is None or "static" in str(kwargs.get("cache_implementation")):
+            raise ValueError("copying needs input_ids, and a cache that grows, as phrases of several rows are padded")
 
         def setting(name: str) -> Any:
             return kwargs.get(name, generation_setting(name, generation_config, self.generation_config))
 
-        prompt = next(one for one in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if one is not None)
-        start = prompt.shape[1] if prompt.dim() == 2 else 0
-        limit = setting("max_new_tokens") or (setting("max_length") or start + 20) - start  # Transformers' default
-        pads = [
-            torch.as_tensor(one).flatten() for one in map(setting, ("pad_token_id", "eos_token_id")) if one is not None
-        ]
+        start = prompt.shape[1]
+        if (limit := setting("max_new_tokens")) is None:
+            limit = (setting("max_length") or start + 20) - start  # as Transformers has it
+        pad = setting("eos_token_id") if (pad := setting("pad_token_id")) is None else pad
         kwargs.pop("max_length", None)
         kwargs |= {"phrases": documents, "max_new_tokens": limit, "max_new_static_tokens": limit}
         output = super().generate(inputs, generation_config, *args, **kwargs)
@@ -89,20 +88,21 @@ class CopyGenerationMixin(PhraseGenerationMixin):
         owners = [expansion.vocabularies[expansion.vocabulary(row, len(ids))] for row in range(len(ids))]
         rows = [_cut(row, owner, start + limit) for row, owner in zip(ids.tolist(), owners, strict=True)]
         tokens = [torch.tensor(owner.expand(row), device=ids.device) for row, owner in zip(rows, owners, strict=True)]
-        ids = pad_sequence(tokens, batch_first=True, padding_value=float(pads[0][0]) if pads else 0.0)
+        pad = torch.as_tensor(0 if pad is None else pad).flatten()[0]  # there may be several end tokens
+        ids = pad_sequence(tokens, batch_first=True, padding_value=float(pad))
         if isinstance(output, Tensor):
             return ids
         output.sequences = ids
-        copies = zip(owners, rows, strict=True)
-        output["copies"] = [vocabulary.spans(row, skip_special_tokens=True) for vocabulary, row in copies]
+        output["copies"] = [one.spans(row, skip_special_tokens=True) for one, row in zip(owners, rows, strict=True)]
         return output
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, *, phrases: CopyGenerationState | None = None, **kwargs: Any
+        self, input_ids: Tensor, *, phrases: Any = None, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Prepare a step of `generate`: the backbone reads the tokens of the window that the last step chose."""
         if phrases is None or input_ids.shape[1] == phrases.prompt_length:
-            return super().prepare_inputs_for_generation(input_ids, phrases=phrases, **kwargs)
+            given = {"phrases": phrases, "inputs_embeds": inputs_embeds, **kwargs}
+            return super().prepare_inputs_for_generation(input_ids, **given)
         prompt, steps = input_ids[:, : phrases.prompt_length], input_ids[:, phrases.prompt_length :]
         new, mask = phrases.read_as(steps), kwargs.pop("attention_mask", None)
         mask = torch.ones_like(input_ids) if mask is None else mask  # Transformers leaves out one without padding

@@ -21,6 +21,7 @@ from hf_targets.backbones.configuration import AnswersForBackbone, check_fields
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_range
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
+from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import call_inside, execution_device, num_rows
 from hf_targets.backbones.wrapping import WrapsBackbone, backbone_of, check_loading, load_base, place_new_part
 from hf_targets.baselines.copy_documents import read_pieces, windows_of
@@ -78,6 +79,10 @@ class DocumentEncoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return starts (N, d // 2) and ends (N, d - d // 2) of the tokens at N places of pieces (pieces, length)."""
         check_range(ids, num_rows(self.transformer.get_input_embeddings()), "tokens of documents must be")
+        limit = max_positions(self.transformer.config) or ids.shape[1]
+        if ids.shape[1] > limit:
+            told = f"a piece of a document must have at most {limit} tokens, the encoder's positions"
+            raise ValueError(f"{told}, got {ids.shape[1]}; set model_max_length of its tokenizer")
         some = zip(ids.split(_PIECES_AT_ONCE), mask.split(_PIECES_AT_ONCE), strict=True)
         states = torch.cat([self.transformer(input_ids=one, attention_mask=of_one)[0] for one, of_one in some])
         states = states.flatten(0, 1)[places]
