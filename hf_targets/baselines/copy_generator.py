@@ -17,7 +17,7 @@ from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.causal_head import CausalHeadOutput
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.configuration import AnswersForBackbone, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_range
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
@@ -50,14 +50,7 @@ class CopyGeneratorConfig(AnswersForBackbone, PreTrainedConfig):
 
     backbone: dict | PreTrainedConfig | None = field(default=None, metadata={"help": "Of the wrapped model."})
     encoder: dict | PreTrainedConfig | None = field(default=None, metadata={"help": "Of the encoder."})
-    projection_dropout: float = field(default=0.1, metadata={"help": "Dropout before the projections, in [0, 1)."})
-    tokenizers: list | None = field(
-        default=None, metadata={"help": "Fingerprints of both models' tokenizers; None: any are accepted."}
-    )
-
-    def __post_init__(self, **kwargs) -> None:
-        check_fields(self)
-        super().__post_init__(**kwargs)
+    tokenizers: list = field(default_factory=list, metadata={"help": "Fingerprints of both models' tokenizers."})
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the backbone's configuration."""
@@ -70,9 +63,9 @@ class DocumentEncoder(nn.Module):
     Starts have d // 2 of the d columns of the backbone's output matrix, and ends the others.
     """
 
-    def __init__(self, transformer: PreTrainedModel, dropout: float, width: int) -> None:
+    def __init__(self, transformer: PreTrainedModel, width: int) -> None:
         super().__init__()
-        self.transformer = transformer
+        self.transformer, dropout = transformer, getattr(transformer.config, "hidden_dropout_prob", 0.1)
         layers = [nn.Linear(transformer.config.hidden_size, part) for part in (width // 2, width - width // 2)]
         self.start, self.end = (nn.Sequential(nn.Dropout(dropout), nn.Tanh(), layer) for layer in layers)
 
@@ -123,7 +116,7 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
             encoder.pooler = cast(Any, None)  # no loss trains it
         config.backbone, config.encoder = self.backbone.config, encoder.config
         width = self.get_output_embeddings().in_features
-        self.document_encoder = DocumentEncoder(encoder, config.projection_dropout, width)
+        self.document_encoder = DocumentEncoder(encoder, width)
         self.post_init()
 
     @classmethod
@@ -132,9 +125,8 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
         base: PreTrainedModel | str | PathLike,
         encoder: PreTrainedModel | str | PathLike,
         *,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        encoder_tokenizer: PreTrainedTokenizerBase | None = None,
-        projection_dropout: float = 0.1,
+        tokenizer: PreTrainedTokenizerBase,
+        encoder_tokenizer: PreTrainedTokenizerBase,
         **loading: Any,
     ) -> Self:
         """Give a causal language model an encoder of documents.
@@ -144,7 +136,7 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
         Args:
             base: The model to wrap, used without a copy, or its name or path.
             encoder: A bidirectional Transformer, such as "bert-base-cased" or all-MiniLM-L6-v2, likewise.
-            tokenizer, encoder_tokenizer: Of both. If both are given, other ones are refused later.
+            tokenizer, encoder_tokenizer: Of both. Other ones are refused later.
             loading: Arguments of `from_pretrained`, such as `dtype`, where a model is a name or a path.
         Raises:
             ValueError: As the class, or if the arguments do not fit.
@@ -152,12 +144,10 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
         check_loading(loading, base, encoder)
         base = load_base(base, loading)
         reader = load_base(encoder, loading, "encoder", auto_class=AutoModel)
-        both = (tokenizer, encoder_tokenizer)
         config = CopyGeneratorConfig(
             backbone=copy.deepcopy(base.config),
             encoder=copy.deepcopy(reader.config),
-            projection_dropout=projection_dropout,
-            tokenizers=None if None in both else [tokenizer_fingerprint(cast(Any, one)) for one in both],
+            tokenizers=[tokenizer_fingerprint(one) for one in (tokenizer, encoder_tokenizer)],
             dtype=base.dtype,
         )
         model = cls(config, backbone=base, encoder=reader)
@@ -192,9 +182,8 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
         Raises:
             ValueError: If a tokenizer is another one than that of `from_base`, or the documents have no window.
         """
-        known = self.config.tokenizers or [None, None]
-        for own, one in zip(known, (tokenizer, encoder_tokenizer), strict=True):
-            if own not in (None, tokenizer_fingerprint(one)):
+        for own, one in zip(self.config.tokenizers, (tokenizer, encoder_tokenizer), strict=False):
+            if own != tokenizer_fingerprint(one):
                 raise ValueError(f"documents need the tokenizers of from_base, and {one.name_or_path!r} is another")
         rows: list[Any] = [documents] if isinstance(documents, Mapping) else list(documents)
         for row in rows:

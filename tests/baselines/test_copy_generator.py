@@ -32,7 +32,7 @@ GREEDY, SAMPLED, BEAMS = {"do_sample": False}, {"do_sample": True, "top_k": 20},
 def make_model(family="llama", *, new=False):
     """Return a float64 model whose windows are about as probable as its tokens, or as `from_base` makes it."""
     reader = BertModel(BertConfig(vocab_size=300, max_position_embeddings=12, **SIZES))
-    given = {"tokenizer": BPE, "encoder_tokenizer": READER, "projection_dropout": 0.0}
+    given = {"tokenizer": BPE, "encoder_tokenizer": READER}
     model = CopyGenerator.from_base(make_backbone(family, vocab_size=300), reader, **given)
     if family == "phi":
         torch.nn.init.normal_(model.get_output_embeddings().bias)
