@@ -72,10 +72,10 @@ class DocumentEncoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return starts (N, d // 2) and ends (N, d - d // 2) of the tokens at N places of pieces (pieces, length)."""
         check_range(ids, num_rows(self.transformer.get_input_embeddings()), "tokens of documents must be")
-        limit = max_positions(self.transformer.config) or ids.shape[1]
-        if ids.shape[1] > limit:
-            told = f"a piece of a document must have at most {limit} tokens, the encoder's positions"
-            raise ValueError(f"{told}, got {ids.shape[1]}; set model_max_length of its tokenizer")
+        if ids.shape[1] > (limit := max_positions(self.transformer.config) or ids.shape[1]):
+            raise ValueError(
+                f"the encoder has {limit} positions, got {ids.shape[1]}; set its tokenizer's model_max_length"
+            )
         some = zip(ids.split(_PIECES_AT_ONCE), mask.split(_PIECES_AT_ONCE), strict=True)
         states = torch.cat([self.transformer(input_ids=one, attention_mask=of_one)[0] for one, of_one in some])
         states = states.flatten(0, 1)[places]
@@ -209,9 +209,10 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
         return PhraseTable(vocabularies, outputs, outputs, slots.clamp(min=0), slots >= 0)
 
     def phrase_table(self, phrases: PhraseTable, counts: Any = None) -> PhraseTable:
-        """Return the table, if it is one."""
-        if not isinstance(phrases, PhraseTable):
-            raise ValueError(f"documents must be what read_documents returns, got a {type(phrases).__name__}")
+        """Return the table, if it is one of a model with this vocabulary."""
+        size = num_rows(self.get_output_embeddings())
+        if not isinstance(phrases, PhraseTable) or phrases.vocab_size != size:
+            raise ValueError(f"documents must be what read_documents of this model returns, got {phrases!r:.60}")
         return phrases
 
     @can_return_tuple
