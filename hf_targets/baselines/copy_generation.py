@@ -19,7 +19,7 @@ from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
 
 class CopyGenerationState(PhraseGenerationState):
-    """The table of a call of `generate`; `widths` are the most tokens that a row read in each step but the last."""
+    """The table of a call of `generate`; `widths` are the most tokens that a row reads for each new step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
