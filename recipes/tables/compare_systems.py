@@ -19,13 +19,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformers import set_seed
+from transformers import AutoTokenizer, set_seed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from continue_texts import KINDS, Given, System
 
-from hf_targets import continue_prefixes
+from hf_targets import CopyGenerator, continue_prefixes
 from lab.continuations import ContinuationSettings, TextComparison
 from lab.results import shareable, write_json, write_results
 from lab.settings import parse_settings
@@ -56,6 +56,25 @@ class Setup(ContinuationSettings, BlockSettings):
             raise ValueError(f"rows must name systems, and only some of them, got {[*self.rows]} and {self.only}")
         if unknown := {str((row or {}).get("kind", "plain")) for row in self.rows.values()} - KINDS.keys():
             raise ValueError(f"a row's kind must be one of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
+
+
+def cog(given: Given, *, model: str, encoder: str) -> System:
+    """Copy phrases of the documents nearest to a text, as a trained model of CoG chooses; `encoder` has a tokenizer."""
+    found, tokenizer = CopyGenerator.from_pretrained(model, dtype=given.setup.dtype).eval(), given.tokenizer
+    reader = AutoTokenizer.from_pretrained(encoder)
+
+    tables: dict[Any, Any] = {}  # the documents of each batch, once read
+
+    def prepare(prefixes: Any, new_tokens: int) -> Any:
+        if (key := tuple(tuple(prefix.tokens) for prefix in prefixes)) not in tables:
+            near = [given.nearest(prefix.tokens) for prefix in prefixes]
+            tables[key] = found.read_documents(near, tokenizer, reader)
+        return {"documents": tables[key], "max_new_tokens": new_tokens}, [lambda id_: [id_]] * len(prefixes)
+
+    return System(found, {"prepare": prepare})
+
+
+KINDS |= {"cog": cog}
 
 
 def add_costs(compared: TextComparison, systems: dict[str, System], given: Given, setup: Setup) -> None:

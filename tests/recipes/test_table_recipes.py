@@ -12,10 +12,13 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BertConfig,
     BertForMaskedLM,
+    BertModel,
 )
 
 from hf_targets import (
+    CopyGenerator,
     MultiTokenForMaskedLM,
     MultiTokenForSeq2SeqLM,
     SemiAutoregressiveForCausalLM,
@@ -24,6 +27,7 @@ from hf_targets import (
     load_pairs,
     pack_blocks,
     repair_reformer,
+    train_masking_tokenizer,
     translate,
     translation_scores,
 )
@@ -72,6 +76,22 @@ def test_systems_are_compared_on_the_same_texts_and_those_that_only_draft_write_
     assert (tmp_path / "base-seed0.json").stat().st_mtime_ns == written
     options = ["--kind", "lookup", "--options", '{"documents": true}']
     assert run_recipe("continue_texts", *given) == run_recipe("continue_texts", *given, *options)
+
+
+def test_models_of_cog_are_compared_too_and_write_as_their_base_before_training(finetuned, tmp_path):
+    name, texts = finetuned[0] / "plain-seed0", load_corpus(small_text())["train"]["text"]
+    base, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    reader, sizes = train_masking_tokenizer(texts, 300), {"num_attention_heads": 2, "intermediate_size": 8}
+    encoder = BertModel(BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, **sizes))
+    copying = CopyGenerator.from_base(base, encoder, tokenizer=tokenizer, encoder_tokenizer=reader)
+    copying.save_pretrained(tmp_path / "cog")
+    reader.save_pretrained(tmp_path / "reader")
+    of_cog = {"kind": "cog", "model": str(tmp_path / "cog"), "encoder": str(tmp_path / "reader")}
+    rows = {"base": {}, "CoG": of_cog}
+    given = ["--model", name, "--dataset", small_text(), "--rows", json.dumps(rows), "--output_dir", tmp_path]
+    run_recipe("tables/compare_systems", *given)
+    found = [one["diversity"] for (one,) in json.loads((tmp_path / "results.json").read_text())["figures"].values()]
+    assert len(found) == 2 and len(set(found)) == 1
 
 
 def results(folder, *names):
