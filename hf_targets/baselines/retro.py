@@ -36,6 +36,7 @@ from hf_targets.baselines.retro_layers import Reading, RetroLayers, RetroMemory
 from hf_targets.baselines.retro_neighbors import Retrieve, written_neighbors
 
 _FIELDS = ("layers", "chunk_length", "neighbor_length", "num_encoder_layers", "freeze_base")
+_LAYERS = "Layers, from 1, that cross-attention follows; None: every third from the sixth on, or from the middle on."
 _READING: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
@@ -45,12 +46,9 @@ class RetroConfig(AnswersForBackbone, PreTrainedConfig):
     model_type = "retro"
     keys_to_ignore_at_inference = ["past_key_values", "hidden_states", "attentions"]  # noqa: RUF012, Trainer adds to it
     sub_configs_defaults = {"backbone": SubConfigSpec(config_class=AutoConfig, model_type="gpt2")}  # noqa: RUF012
-    _layers = (
-        "Layers, counted from 1, that cross-attention follows; None: every third from the sixth on, or the middle."
-    )
 
     backbone: dict | PreTrainedConfig | None = field(default=None, metadata={"help": "Configuration of the backbone."})
-    layers: list | tuple | None = field(default=None, metadata={"help": _layers})
+    layers: list | tuple | None = field(default=None, metadata={"help": _LAYERS})
     chunk_length: int = field(default=64, metadata={"help": "m: tokens of a chunk; 1 or more."})
     neighbor_length: int = field(default=128, metadata={"help": "Most tokens of a neighbour; 1 or more."})
     num_encoder_layers: int = field(default=2, metadata={"help": "Layers of the neighbours' encoder; 1 or more."})
@@ -90,9 +88,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
 
     Args:
         config: The configuration of the new layers, which contains that of the backbone.
-        backbone: The model to wrap, used as it is; None makes one with random weights.
-    Raises:
-        ValueError: If its decoder layers are not found, or it has an encoder or another cache than keys and values.
+        backbone: A causal model with decoder layers and a key-value cache, used as it is; None makes one.
     Source: Borgeaud et al. 2022, "Improving language models by retrieving from trillions of tokens".
     """
 
@@ -108,7 +104,8 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         self.retro = RetroLayers(config, self.backbone.get_input_embeddings().embedding_dim)
         for number, layer in enumerate(config.layers or ()):
             layers[layer - 1].register_forward_hook(partial(self._read_neighbors, number))
-        self.backbone.requires_grad_(not config.freeze_base)
+        if config.freeze_base:
+            self.backbone.requires_grad_(False)
         self.post_init()
 
     @classmethod
@@ -145,7 +142,6 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         neighbor_ids: Tensor | None = None,
         neighbor_mask: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Compute what the backbone computes, with the neighbours of the text's chunks.
@@ -157,26 +153,19 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
             neighbor_mask: Of the same shape, 0 at padding and where a neighbour is missing; None: all are there.
             kwargs: Passed to the backbone, as the other arguments are.
         Raises:
-            ValueError: If neighbours have another shape, are too long or outside the vocabulary, or the cache was
-                filled without them.
+            ValueError: If neighbours have another shape or other ids, or the cache was filled without them.
         """
         check_count(num_items_in_batch, has_labels=labels is not None or kwargs.get("shift_labels") is not None)
         reading = memory = None
         if neighbor_ids is not None:
-            text = check_shapes(input_ids, inputs_embeds)
-            use_cache = (
-                (self.config.use_cache and labels is None and not self.training) if use_cache is None else use_cache
-            )
-            if use_cache and past_key_values is None:
-                past_key_values = DynamicCache(config=self.backbone.config)
             memory = None if past_key_values is None else _memory_of(past_key_values)
+            text = check_shapes(input_ids, inputs_embeds)
             reading = self._reading(text, attention_mask, neighbor_ids, neighbor_mask, memory)
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         given |= {"past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "labels": labels}
-        given |= {"num_items_in_batch": num_items_in_batch, "use_cache": use_cache}
         token = _READING.set(reading)
         try:
-            outputs = self.backbone(**backbone_inputs(**given), **kwargs)
+            outputs = self.backbone(**backbone_inputs(**given, num_items_in_batch=num_items_in_batch), **kwargs)
         finally:
             _READING.reset(token)
         if memory is not None and past_key_values is not None and memory not in past_key_values.layers:
@@ -296,6 +285,6 @@ def _memory_of(cache: Cache) -> RetroMemory:
     if memory.get_seq_length() != cache.get_seq_length():
         raise ValueError(
             f"the cache holds {cache.get_seq_length()} positions, {memory.get_seq_length()} of them read with "
-            "neighbours; start with a new cache, and neighbor_ids from the first call on"
+            "neighbours; give an empty DynamicCache() and neighbor_ids from the first call on"
         )
     return memory

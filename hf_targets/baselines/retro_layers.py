@@ -49,21 +49,16 @@ class NeighborEncoder(nn.Module):
         super().__init__()
         width, heads = config.hidden_size, gcd(config.hidden_size, config.num_attention_heads)
         self.tokens, self.positions = nn.Linear(embedding_width, width), nn.Embedding(config.neighbor_length, width)
-        self.states_norm, self.norm = nn.RMSNorm(width, eps=1e-6), nn.RMSNorm(width, eps=1e-6)
-        parts: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
-        layers = (
-            nn.TransformerDecoderLayer(width, heads, 4 * width, **parts) for _ in range(config.num_encoder_layers)
-        )
-        self.layers = nn.ModuleList(layers)
+        options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
+        layer = nn.TransformerDecoderLayer(width, heads, 4 * width, **options)
+        self.layers = nn.TransformerDecoder(layer, config.num_encoder_layers, nn.RMSNorm(width, eps=1e-6))
+        self.norm = nn.RMSNorm(width, eps=1e-6)
 
     def forward(self, embeds: Tensor, keep: Tensor, states: Tensor) -> Tensor:
         """Return what was read (neighbours, length, d), from embeddings of that shape and states (neighbours, m, d)."""
         hidden = self.tokens(embeds) + self.positions(torch.arange(embeds.shape[1], device=embeds.device))
-        states = self.states_norm(states)
         padding = ~torch.cat([torch.ones_like(keep[:, :1]), keep[:, 1:]], dim=1)  # a softmax over no key is NaN
-        for layer in self.layers:
-            hidden = layer(hidden, states, tgt_key_padding_mask=padding)
-        return self.norm(hidden)
+        return self.layers(hidden, self.norm(states), tgt_key_padding_mask=padding)
 
 
 class ChunkCrossAttention(nn.Module):

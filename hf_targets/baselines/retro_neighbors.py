@@ -77,7 +77,7 @@ class ChunkNeighbors:
         if not most:
             raise ValueError(f"neighbours need a whole chunk, {size} tokens, and no row has so many; use longer blocks")
         added: dict[str, list[Any]] = {"neighbor_ids": [], "neighbor_mask": []}
-        for row in map(dict, dataset):
+        for row in map(dict, dataset.with_format(None)):
             ids, mask = row["input_ids"], row.get("attention_mask")
             ids = ids if mask is None else [one for one, keep in zip(ids, mask, strict=True) if keep]
             chunks = _chunks(ids, size)

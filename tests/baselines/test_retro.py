@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from datasets import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import DynamicCache, Trainer, TrainingArguments
 
 from hf_targets import ChunkNeighbors, RetroForCausalLM, word_level_tokenizer
 from tests.memory import realigned
@@ -127,7 +127,7 @@ def test_a_batch_with_a_cache_writes_what_each_row_does_alone_without_one(family
 def test_a_cache_is_gone_on_with_and_one_without_neighbours_is_refused():
     model, ids, given = make_retro(), token_ids(2, 14), neighbors()
     whole = model(ids, **given).logits
-    first = model(ids[:, :6], **given, use_cache=True)
+    first = model(ids[:, :6], **given, past_key_values=DynamicCache())
     rest = model(ids[:, 6:], past_key_values=first.past_key_values, **given)
     torch.testing.assert_close(torch.cat([first.logits, rest.logits], dim=1), whole)
     plain = model(ids[:, :6], use_cache=True)
@@ -196,7 +196,7 @@ def test_neighbours_are_the_nearest_documents_but_not_those_of_the_text_itself_u
     shelf["inside"] = " ".join([*text.split()[11:19], "b2"])
     found = ChunkNeighbors(shelf, tokenizer, k=3, chunk_length=8, length=10)
     ids = tokenizer(text)["input_ids"][:20]
-    data = Dataset.from_dict({"input_ids": [[*ids, 0]], "attention_mask": [[1] * 20 + [0]]})
+    data = Dataset.from_dict({"input_ids": [[*ids, 0]], "attention_mask": [[1] * 20 + [0]]}).with_format("torch")
     for own_text, names in ((False, ["near", "far"]), (True, ["whole", "short", "near"])):
         (row,) = found.add_to(data, own_text=own_text)
         expected = [tokenizer(shelf[name])["input_ids"][:10] for name in names] + [[]] * (3 - len(names))
