@@ -161,6 +161,10 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
             memory = None if past_key_values is None else _memory_of(past_key_values)
             text = check_shapes(input_ids, inputs_embeds)
             reading = self._reading(text, attention_mask, neighbor_ids, neighbor_mask, memory)
+        elif self.training and labels is not None and not any(p.requires_grad for p in self.backbone.parameters()):
+            raise ValueError(
+                "the new layers are trained with neighbor_ids, and there are none; see ChunkNeighbors.add_to"
+            )
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         given |= {"past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "labels": labels}
         token = _READING.set(reading)
@@ -245,7 +249,10 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         name, hub = pretrained_model_name_or_path, {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
         values, _ = PreTrainedConfig.get_config_dict(name, **hub)
         if not values.get("retro_only"):
-            return super().from_pretrained(name, *args, **kwargs)
+            loaded = super().from_pretrained(name, *args, **kwargs)
+            whole = loaded[0] if isinstance(loaded, tuple) else loaded
+            whole.backbone.requires_grad_(not whole.config.freeze_base)  # loaded weights are new parameters
+            return loaded
         base = kwargs.pop("base_model_name_or_path", None) or values["base_model_name_or_path"]
         kwargs = {key: kwargs[key] for key in kwargs if key not in ("revision", "subfolder")}
         model = cls.from_base(base, **{key: values[key] for key in _FIELDS if key in values}, **kwargs)

@@ -38,30 +38,73 @@ class Reading:
     pairs: list[Tensor] = field(default_factory=list)  # their keys and values in each layer, (batch, heads, tokens, -1)
 
 
-class NeighborEncoder(nn.Module):
-    """A Transformer that reads neighbours from both sides, and in each layer the states of the chunk they are for.
+class Attention(nn.Module):
+    """Attention of states to keys and values that are made of other states; not torch's, which cannot be offloaded."""
+
+    def __init__(self, config: Any, last_layer: type[nn.Linear] = nn.Linear) -> None:
+        super().__init__()
+        width, self.num_heads = config.hidden_size, gcd(config.hidden_size, config.num_attention_heads)
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.output = last_layer(width, width, bias=False)
+
+    def pairs(self, states: Tensor) -> list[Tensor]:
+        """Return keys and values (batch, heads, tokens, -1) of states (batch, tokens, d)."""
+        return [self._heads(part(states)) for part in (self.key, self.value)]
+
+    def forward(self, states: Tensor, keys: Tensor, values: Tensor, allowed: Tensor) -> Tensor:
+        """Return what states (batch, time, d) read where (batch, time or 1, tokens) it is allowed; 0 of no token."""
+        reads = allowed.any(dim=-1, keepdim=True)  # a softmax over no key is NaN
+        query = self._heads(self.query(states))
+        mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=(allowed | ~reads)[:, None])
+        return self.output(mixed.transpose(1, 2).flatten(2)).masked_fill(~reads, 0.0)
+
+    def _heads(self, states: Tensor) -> Tensor:
+        return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class NeighborEncoderLayer(nn.Module):
+    """Attention to the neighbour from both sides, attention to the states of the chunk it is for, and two linear maps.
 
     Source: Borgeaud et al. 2022, section 2.4.
-    Departs: positions are embeddings, not relative distances; the layers are those of torch, as wide as the model's.
+    Departs: it is as wide as the model, and positions are embeddings in place of relative distances.
     """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-6) for _ in range(3))
+        self.own, self.chunk = Attention(config), Attention(config)
+        self.linear = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, hidden: Tensor, keep: Tensor, states: Tensor) -> Tensor:
+        """Return neighbours (number, length, d), False in `keep` at padding, that have read states (number, m, d)."""
+        normed = self.norms[0](hidden)
+        hidden = hidden + self.own(normed, *self.own.pairs(normed), keep[:, None])
+        everything = torch.ones_like(states[:, None, :, 0], dtype=torch.bool)
+        hidden = hidden + self.chunk(self.norms[1](hidden), *self.chunk.pairs(states), everything)
+        return hidden + self.linear(self.norms[2](hidden))
+
+
+class NeighborEncoder(nn.Module):
+    """A Transformer that reads neighbours, and the states of the chunks they are for."""
 
     def __init__(self, config: Any, embedding_width: int) -> None:
         super().__init__()
-        width, heads = config.hidden_size, gcd(config.hidden_size, config.num_attention_heads)
+        width = config.hidden_size
         self.tokens, self.positions = nn.Linear(embedding_width, width), nn.Embedding(config.neighbor_length, width)
-        options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
-        layer = nn.TransformerDecoderLayer(width, heads, 4 * width, **options)
-        self.layers = nn.TransformerDecoder(layer, config.num_encoder_layers, nn.RMSNorm(width, eps=1e-6))
-        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.layers = nn.ModuleList(NeighborEncoderLayer(config) for _ in range(config.num_encoder_layers))
+        self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-6) for _ in range(2))
 
     def forward(self, embeds: Tensor, keep: Tensor, states: Tensor) -> Tensor:
-        """Return what was read (neighbours, length, d), from embeddings of that shape and states (neighbours, m, d)."""
-        hidden = self.tokens(embeds) + self.positions(torch.arange(embeds.shape[1], device=embeds.device))
-        padding = ~torch.cat([torch.ones_like(keep[:, :1]), keep[:, 1:]], dim=1)  # a softmax over no key is NaN
-        return self.layers(hidden, self.norm(states), tgt_key_padding_mask=padding)
+        """Return what was read (number, length, d), from embeddings of that shape and states (number, m, d)."""
+        hidden, states = self.tokens(embeds), self.norms[0](states)
+        hidden = hidden + self.positions(torch.arange(embeds.shape[1], device=embeds.device))
+        for layer in self.layers:
+            hidden = layer(hidden, keep, states)
+        return self.norms[1](hidden)
 
 
-class ChunkCrossAttention(nn.Module):
+class ChunkCrossAttention(Attention):
     """Attention of positions to the neighbours of one chunk each; it adds nothing before it is trained.
 
     Departs: it has embeddings of the offset in the chunk in place of relative distances, and follows a whole layer of
@@ -69,25 +112,13 @@ class ChunkCrossAttention(nn.Module):
     """
 
     def __init__(self, config: Any) -> None:
-        super().__init__()
-        width, self.num_heads = config.hidden_size, gcd(config.hidden_size, config.num_attention_heads)
-        self.norm, self.offsets = nn.RMSNorm(width, eps=1e-6), nn.Embedding(config.chunk_length, width)
-        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
-        self.output = ZeroInitLinear(width, width, bias=False)
+        super().__init__(config, ZeroInitLinear)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=1e-6)
+        self.offsets = nn.Embedding(config.chunk_length, config.hidden_size)
 
-    def keys_and_values(self, encoded: Tensor) -> list[Tensor]:
-        """Return keys and values (batch, heads, tokens, -1) of encoded neighbours (batch, tokens, d)."""
-        return [self._heads(part(encoded)) for part in (self.key, self.value)]
-
-    def forward(self, hidden: Tensor, offsets: Tensor, keys: Tensor, values: Tensor, allowed: Tensor) -> Tensor:
-        """Return what is to be added to hidden states (batch, time, d): 0 where nothing is allowed."""
-        query = self._heads(self.query(self.norm(hidden) + self.offsets(offsets)))
-        reads = allowed.any(dim=-1, keepdim=True)
-        mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=(allowed | ~reads)[:, None])
-        return self.output(mixed.transpose(1, 2).flatten(2)).masked_fill(~reads, 0.0)
-
-    def _heads(self, states: Tensor) -> Tensor:
-        return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+    def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, allowed: Tensor, offsets: Tensor) -> Tensor:
+        """Return what is added to states (batch, time, d); `offsets` (batch, time) count from a chunk's last token."""
+        return super().forward(self.norm(hidden) + self.offsets(offsets), keys, values, allowed)
 
 
 class RetroLayers(nn.Module):
@@ -109,7 +140,7 @@ class RetroLayers(nn.Module):
         if reading.allowed is None:
             return hidden
         keys, values = reading.pairs[2 * number : 2 * number + 2]
-        return hidden + self.cross[number](hidden, reading.offsets, keys, values, reading.allowed)
+        return hidden + self.cross[number](hidden, keys, values, reading.allowed, reading.offsets)
 
     def _encode(self, hidden: Tensor, reading: Reading, embed: Callable[[Tensor], Tensor]) -> None:
         """Let the encoder read the neighbours that positions of this call read."""
@@ -120,7 +151,7 @@ class RetroLayers(nn.Module):
         steps = torch.where(reading.mask[:, -time:], count[-time:] + 1 - num_before, 0)
         own = steps // size - 1  # the chunk whose neighbours each position reads; -1: none
         num_chunks, k, length = reading.ids.shape[1:]
-        if not num_chunks or not (own >= 0).any():
+        if not num_chunks or not (self.training or (own >= 0).any()):  # in training each parameter has a gradient
             return
         first = ((states.shape[1] - time + 1 - num_before) // size - 1).clamp(min=0)
         chunks = first + count[: min(num_chunks, (time + size - 2) // size + 1)]  # (batch, chunks that are read)
@@ -135,7 +166,7 @@ class RetroLayers(nn.Module):
         else:
             embeds, conditions = embed(read[1].flatten(0, 2)), read[0].flatten(0, 1).repeat_interleave(k, dim=0)
             encoded = self.encoder(embeds, keep.flatten(0, 2), conditions).reshape(batch, -1, hidden.shape[2])
-            reading.pairs = [part for cross in self.cross for part in cross.keys_and_values(encoded)]
+            reading.pairs = [part for cross in self.cross for part in cross.pairs(encoded)]
             if memory is not None:
                 memory.held = read, reading.pairs
         reading.offsets, allowed = steps % size, own[:, :, None] == chunks[:, None]

@@ -139,7 +139,7 @@ def test_a_cache_is_gone_on_with_and_one_without_neighbours_is_refused():
 def test_it_comes_back_whole_or_as_its_new_layers_on_their_base_and_on_no_other(retro_only, tmp_path):
     make_backbone("llama").save_pretrained(tmp_path / "base")
     model, ids, given = (
-        RetroForCausalLM.from_base(tmp_path / "base", **SIZES, freeze_base=False),
+        RetroForCausalLM.from_base(tmp_path / "base", **SIZES, freeze_base=not retro_only),
         token_ids(2, 14),
         neighbors(),
     )
@@ -148,6 +148,7 @@ def test_it_comes_back_whole_or_as_its_new_layers_on_their_base_and_on_no_other(
     again = realigned(RetroForCausalLM.from_pretrained(tmp_path / "retro"))
     assert_same(weights(again), weights(model), rtol=0, atol=0)
     assert torch.equal(again(ids, **given).logits, realigned(model).eval()(ids, **given).logits)
+    assert [p.requires_grad for p in again.parameters()] == [p.requires_grad for p in model.parameters()]
     assert again.config.layers == [1, 2] and not again.config.retro_only
     next(model.backbone.parameters()).data += 1.0
     if retro_only:
@@ -178,6 +179,8 @@ def test_a_plain_trainer_trains_the_new_layers_and_the_base_only_if_asked(freeze
     assert all(p.grad is None for p in model.backbone.parameters()) or not freeze_base
     assert any(name.startswith("backbone.") for name in changed) is not freeze_base
     assert trainer.evaluate()["eval_loss"] > 0
+    model.train()(token_ids(1, 3), labels=token_ids(1, 3), **neighbors(1)).loss.backward()  # no whole chunk
+    assert all(p.grad is not None for p in model.retro.parameters())
     assert_same(weights(copied), before, rtol=0, atol=0)
     assert torch.equal(copied(token_ids(2, 9)).logits, make_backbone("gpt2")(token_ids(2, 9)).logits)
 
@@ -221,5 +224,7 @@ def test_what_it_cannot_read_is_refused_in_words():
         RetroForCausalLM.from_base(make_backbone("reformer"))
     with pytest.raises(ValueError, match="layers"):
         RetroForCausalLM.from_base(make_backbone("llama"), layers=[3])
+    with pytest.raises(ValueError, match="neighbor_ids"):
+        make_retro().train()(ids, labels=ids)
     with pytest.raises(ValueError, match="DynamicCache"):
         model.generate(ids, retrieve=retrieve, cache_implementation="static", **NEW)
