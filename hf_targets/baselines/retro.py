@@ -101,7 +101,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         self.backbone = backbone_of(cast(Any, config.backbone), backbone)
         config.backbone = self.backbone.config
         layers = _decoder_layers(self.backbone)
-        self.retro = RetroLayers(config, self.backbone.get_input_embeddings().embedding_dim)
+        self.retro = RetroLayers(config, cast(nn.Embedding, self.backbone.get_input_embeddings()).embedding_dim)
         for number, layer in enumerate(config.layers or ()):
             layers[layer - 1].register_forward_hook(partial(self._read_neighbors, number))
         if config.freeze_base:
@@ -211,7 +211,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         """
         check_prompt_mask(args[0] if args else None, kwargs)
         written = None if retrieve is None else partial(written_neighbors, found={}, retrieve=retrieve)
-        return super().generate(*args, **backbone_inputs(written=written), **kwargs)
+        return super().generate(*args, **backbone_inputs(written=written), **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *, written: Any = None, inputs_embeds: Tensor | None = None, **kwargs: Any
@@ -265,7 +265,9 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         return model.eval()
 
     def _init_weights(self, module: nn.Module) -> None:
-        return init.zeros_(module.weight) if isinstance(module, ZeroInitLinear) else super()._init_weights(module)
+        if not isinstance(module, ZeroInitLinear):
+            return super()._init_weights(module)
+        init.zeros_(module.weight)
 
 
 def _hash(base: PreTrainedModel) -> str | None:
@@ -278,7 +280,11 @@ def _decoder_layers(backbone: PreTrainedModel) -> nn.ModuleList:
     depth = backbone.config.get_text_config().num_hidden_layers
     lists = (part for part in backbone.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == depth)
     layers = next(lists, None)
-    if layers is None or backbone.config.is_encoder_decoder or not backbone._supports_default_dynamic_cache():
+    if (
+        layers is None
+        or backbone.config.is_encoder_decoder
+        or not cast(Any, backbone)._supports_default_dynamic_cache()
+    ):
         name = type(backbone).__name__
         raise ValueError(f"{name} has no list of {depth} decoder layers with a key-value cache; choose another base")
     return layers

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -166,7 +166,7 @@ class RetroLayers(nn.Module):
         else:
             embeds, conditions = embed(read[1].flatten(0, 2)), read[0].flatten(0, 1).repeat_interleave(k, dim=0)
             encoded = self.encoder(embeds, keep.flatten(0, 2), conditions).reshape(batch, -1, hidden.shape[2])
-            reading.pairs = [part for cross in self.cross for part in cross.pairs(encoded)]
+            reading.pairs = [part for cross in self.cross for part in cast(Attention, cross).pairs(encoded)]
             if memory is not None:
                 memory.held = read, reading.pairs
         reading.offsets, allowed = steps % size, own[:, :, None] == chunks[:, None]

@@ -80,18 +80,16 @@ class ChunkNeighbors:
         for row in map(dict, dataset.with_format(None)):
             ids, mask = row["input_ids"], row.get("attention_mask")
             ids = ids if mask is None else [one for one, keep in zip(ids, mask, strict=True) if keep]
-            chunks = _chunks(ids, size)
-            found = self._nearest(chunks, self.k if own_text else self.k + 4 + len(ids) // 16)
-            if not own_text:
-                runs = {n: {*zip(*(ids[at:] for at in range(n)), strict=False)} for n in range(1, _OWN_RUN + 1)}
-                found = [[one for one in some if not _shares_run(one, runs)] for some in found]
+            found = self._nearest(_chunks(ids, size), self.k + 4 + len(ids) // 16)  # some may be of the text itself
+            runs = {n: {*zip(*(ids[at:] for at in range(n)), strict=False)} for n in range(1, _OWN_RUN + 1)}
+            found = [[one for one in some if own_text or not _shares_run(one, runs)] for some in found]
             for name, tensor in neighbor_tensors([found], most, self.k, self.length).items():
                 added[name].append(tensor[0].numpy())
         return concatenate_datasets([dataset, Dataset.from_dict(added)], axis=1)
 
     def _nearest(self, chunks: list[list[int]], k: int) -> list[list[list[int]]]:
         """Return the ids of the whole documents nearest to each chunk."""
-        texts = self.tokenizer.batch_decode(chunks, skip_special_tokens=True)
+        texts = [str(self.tokenizer.decode(chunk, skip_special_tokens=True)) for chunk in chunks]
         asked = [at for at, text in enumerate(texts) if text.strip()]
         nearest: list[list[list[int]]] = [[] for _ in texts]
         for at, found in zip(asked, self._retrieve([texts[at] for at in asked], k), strict=True):
@@ -116,10 +114,9 @@ def _shares_run(document: list[int], runs: dict[int, set[tuple[int, ...]]]) -> b
 def written_neighbors(
     ids: Tensor, mask: Tensor | None, found: dict[tuple[int, ...], Any], retrieve: Retrieve, size: int, length: int
 ) -> dict[str, Tensor]:
-    """Return the neighbours of the chunks of texts (batch, time), padded with mask 0, as arguments of `forward`.
+    """Return the neighbours of the chunks of texts (batch, time), whose padding has mask 0, as arguments of `forward`.
 
-    Args:
-        found: Neighbours by chunk; those that are missing are retrieved and added.
+    Those of chunks that are not in `found` yet are retrieved, and added to it.
     """
     mask = torch.ones_like(ids) if mask is None else mask
     if mask.shape != ids.shape:
