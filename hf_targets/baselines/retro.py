@@ -213,6 +213,9 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         written = None if retrieve is None else partial(written_neighbors, found={}, retrieve=retrieve)
         return super().generate(*args, **backbone_inputs(written=written), **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
+    def _supports_logits_to_keep(self) -> bool:
+        return cast(Any, self.backbone)._supports_logits_to_keep()
+
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *, written: Any = None, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
@@ -251,7 +254,8 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         if not values.get("retro_only"):
             loaded = super().from_pretrained(name, *args, **kwargs)
             whole = loaded[0] if isinstance(loaded, tuple) else loaded
-            whole.backbone.requires_grad_(not whole.config.freeze_base)  # loaded weights are new parameters
+            if whole.config.freeze_base:
+                whole.backbone.requires_grad_(False)  # loaded weights are new parameters
             return loaded
         base = kwargs.pop("base_model_name_or_path", None) or values["base_model_name_or_path"]
         kwargs = {key: kwargs[key] for key in kwargs if key not in ("revision", "subfolder")}

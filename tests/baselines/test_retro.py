@@ -44,6 +44,7 @@ def test_without_neighbours_and_untrained_it_is_the_base_bit_for_bit(family):
         assert torch.equal(output.logits, expected.logits) and torch.equal(output.loss, expected.loss)
     written = make_backbone(family).generate(ids, **NEW)
     assert torch.equal(model.generate(ids, retrieve=retrieve, **NEW), written)
+    assert model._supports_logits_to_keep() is model.backbone._supports_logits_to_keep()
     other = make_retro(family)
     assert torch.equal(other(ids).logits, expected.logits) and torch.equal(other.generate(ids, **NEW), written)
     assert not torch.equal(other(ids, **neighbors()).logits, expected.logits)
@@ -97,9 +98,11 @@ def test_no_logits_depend_on_later_tokens_or_on_neighbours_of_chunks_that_are_no
     for at in range(14):
         of_text, of_neighbors = torch.autograd.grad(logits[0, at].square().sum(), (embeds, table), retain_graph=True)
         assert (of_text[0].abs().sum(dim=1) > 0).tolist() == [other <= at for other in range(14)]
-        assert (of_neighbors[0].abs().sum(dim=(1, 2, 3)) > 0).tolist() == [
-            (chunk + 1) * size - 1 <= at for chunk in range(3)
-        ]
+        ends = [(chunk + 1) * size - 1 for chunk in range(3)]
+        assert (of_neighbors[0].abs().sum(dim=(1, 2, 3)) > 0).tolist() == [end <= at for end in ends]
+    encoded = model.retro.encoder(table[0, 0], mask[0, 0].bool(), embeds[:, :4].expand(2, 4, 32))[0, 2].square().sum()
+    of_text, of_neighbors = torch.autograd.grad(encoded, (embeds, table))  # from both sides, with the chunk
+    assert of_text[0, :4].any(dim=1).all() and of_neighbors[0, 0, 0].any(dim=1).all()
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -138,11 +141,8 @@ def test_a_cache_is_gone_on_with_and_one_without_neighbours_is_refused():
 @pytest.mark.parametrize("retro_only", [False, True])
 def test_it_comes_back_whole_or_as_its_new_layers_on_their_base_and_on_no_other(retro_only, tmp_path):
     make_backbone("llama").save_pretrained(tmp_path / "base")
-    model, ids, given = (
-        RetroForCausalLM.from_base(tmp_path / "base", **SIZES, freeze_base=not retro_only),
-        token_ids(2, 14),
-        neighbors(),
-    )
+    model = RetroForCausalLM.from_base(tmp_path / "base", **SIZES, freeze_base=not retro_only)
+    ids, given = token_ids(2, 14), neighbors()
     torch.nn.init.normal_(model.retro.cross[0].output.weight)
     model.save_pretrained(tmp_path / "retro", retro_only=retro_only)
     again = realigned(RetroForCausalLM.from_pretrained(tmp_path / "retro"))
@@ -159,17 +159,12 @@ def test_it_comes_back_whole_or_as_its_new_layers_on_their_base_and_on_no_other(
             RetroForCausalLM.from_pretrained(tmp_path / "retro")
 
 
-def blocks(num_rows=4, time=13):
-    ids = token_ids(num_rows, time, seed=2).tolist()
-    return Dataset.from_dict({"input_ids": ids, "labels": ids})
-
-
 @pytest.mark.parametrize("freeze_base", [True, False])
 def test_a_plain_trainer_trains_the_new_layers_and_the_base_only_if_asked(freeze_base, tmp_path):
     model = make_retro("gpt2", freeze_base=freeze_base)
     before, copied = weights(model), copy.deepcopy(model)
-    given = neighbors(4)
-    rows = [{**row, **{name: tensor[at] for name, tensor in given.items()}} for at, row in enumerate(blocks())]
+    batch = {"input_ids": token_ids(4, 13), "labels": token_ids(4, 13), **neighbors(4)}
+    rows = [{name: tensor[row] for name, tensor in batch.items()} for row in range(4)]
     options = {"activation_checkpointing": True, "report_to": [], "use_cpu": True, "save_strategy": "no"}
     arguments = TrainingArguments(str(tmp_path), max_steps=1, learning_rate=0.1, **options)
     trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
@@ -212,18 +207,13 @@ def test_neighbours_are_the_nearest_documents_but_not_those_of_the_text_itself_u
 
 def test_what_it_cannot_read_is_refused_in_words():
     model, ids, given = make_retro(), token_ids(2, 9), neighbors()
-    for wrong in (
-        given["neighbor_ids"][:1],
-        given["neighbor_ids"][0],
-        given["neighbor_ids"] + 50,
-        token_ids(2, 1, 1, 7),
-    ):
+    some = given["neighbor_ids"]
+    for wrong in (some[:1], some[0], some + 50, token_ids(2, 1, 1, 7)):
         with pytest.raises(ValueError, match="neighbor_ids"):
             model(ids, neighbor_ids=wrong)
-    with pytest.raises(ValueError, match="layers"):
-        RetroForCausalLM.from_base(make_backbone("reformer"))
-    with pytest.raises(ValueError, match="layers"):
-        RetroForCausalLM.from_base(make_backbone("llama"), layers=[3])
+    for family, fields in (("reformer", {}), ("llama", {"layers": [3]})):
+        with pytest.raises(ValueError, match="layers"):
+            RetroForCausalLM.from_base(make_backbone(family), **fields)
     with pytest.raises(ValueError, match="neighbor_ids"):
         make_retro().train()(ids, labels=ids)
     with pytest.raises(ValueError, match="DynamicCache"):
