@@ -6,9 +6,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the suite runs in several processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+from hypothesis import settings
 
 from tests.programs import ROOT
 
+settings.register_profile("laws", max_examples=20, derandomize=True, deadline=None)
+settings.load_profile("laws")
 gc.disable()  # of all that the tests import, nothing is garbage
 if "HF_TARGETS_MISALIGN" in os.environ:
     from tests.memory import misalign_files

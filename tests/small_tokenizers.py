@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast
@@ -40,6 +39,5 @@ METASPACE, LEGACY = sentencepiece(legacy=False), sentencepiece(legacy=True)
 NAMES = ["bpe", "metaspace", "legacy", "words"]
 every_tokenizer = pytest.mark.parametrize("tokenizer", [BPE, METASPACE, LEGACY, WORDS], ids=NAMES)
 subword_tokenizer = pytest.mark.parametrize("tokenizer", [BPE, METASPACE, LEGACY], ids=NAMES[:3])
-reproducible = settings(derandomize=True, deadline=None, max_examples=25)
 WRITTEN = ["the", " the", " cat", " sat", "mat", ",", "(", "é", "東京", " 🙂", "\n", " ", "  "]
 TEXTS = st.lists(st.sampled_from(WRITTEN), max_size=12).map("".join)

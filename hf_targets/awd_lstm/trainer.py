@@ -160,7 +160,6 @@ class AwdLstmTrainer(AveragedTrainer):
     """
 
     args: AwdLstmTrainingArguments
-    averaging_setting = "nonmonotone_interval"
     shifts_labels = False
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: AwdLstmTrainingArguments, **kwargs: Any) -> None:

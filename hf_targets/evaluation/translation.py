@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
@@ -16,7 +15,6 @@ from hf_targets.data.batches import TokenBatchSampler
 from hf_targets.data.pair_encoding import pair_lengths
 from hf_targets.data.pairs import pair_references
 from hf_targets.data.progress import progress
-from hf_targets.evaluation.intervals import bootstrap_interval
 from hf_targets.extras import require
 
 logger = logging.getLogger(__name__)
@@ -171,67 +169,13 @@ def score_texts(
     return scores.columns()
 
 
-def bleu_interval(
-    hypotheses: Sequence[str],
-    references: Sequence[str] | Sequence[Sequence[str]],
-    *,
-    baseline: Sequence[str] | None = None,
-    tokenized: bool = False,
-    target_lang: str | None = None,
-    confidence: float = 0.95,
-    num_resamples: int = 1000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Return the percentile interval of BLEU, or of its difference from a baseline, by resampling sentences.
-
-    With a baseline the same sentences are drawn for both systems, so a hard sentence is hard for both. A difference
-    whose interval contains 0 is none.
-
-    Args:
-        hypotheses: As in `translation_scores`, as are `references` and how words are cut.
-        baseline: Translations of the same texts by another system. None: the interval of BLEU itself.
-        confidence: Probability that such an interval has the true value, in (0, 1).
-        seed: Of the resampling; the same seed draws the same sentences.
-    Raises:
-        ValueError: As `translation_scores` and `bootstrap_interval` do.
-        ImportError: If sacrebleu is not installed.
-    Source: Koehn 2004, paired bootstrap resampling.
-    """
-    cut = {"tokenized": tokenized, "target_lang": target_lang}
-    metric = _bleu_metric(**cut)
-    by_sentence = _bleu_metric(**cut, effective_order=True)  # for the counts only: without it, each call warns
-
-    def counts(texts: Sequence[str]) -> np.ndarray:
-        """Return for each sentence its matching n-grams, its n-grams, and both lengths: (sentences, 10)."""
-        lists = zip(texts, _references_of(texts, references), strict=True)
-        scores = [by_sentence.sentence_score(text, list(of_one)) for text, of_one in lists]
-        return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores])
-
-    def bleu(sums: np.ndarray) -> np.ndarray:
-        orders, found = metric.max_ngram_order, []
-        for row in sums.tolist():
-            lengths = {"sys_len": row[-2], "ref_len": row[-1]}
-            smoothed = {"correct": row[:orders], "total": row[orders:-2], **lengths, "smooth_method": "exp"}
-            found.append(metric.compute_bleu(**smoothed).score)
-        return np.array(found)
-
-    ours, theirs = counts(hypotheses), None if baseline is None else counts(baseline)
-
-    def statistic(numbers: np.ndarray) -> np.ndarray:
-        times = np.stack([np.bincount(row, minlength=len(ours)) for row in numbers.reshape(-1, len(ours))])
-        found = bleu(times @ ours) - (0 if theirs is None else bleu(times @ theirs))
-        return found.reshape(numbers.shape[:-1])
-
-    return bootstrap_interval(statistic, len(ours), confidence=confidence, num_resamples=num_resamples, seed=seed)
-
-
-def _bleu_metric(*, tokenized: bool, target_lang: str | None, effective_order: bool = False) -> Any:
+def _bleu_metric(*, tokenized: bool, target_lang: str | None) -> Any:
     """Return sacreBLEU's metric, with the options of `translation_scores`."""
     if tokenized and target_lang is not None:
         raise ValueError(f"target_lang chooses how words are cut, and tokenized text is; got {target_lang!r}")
     cut: dict[str, Any] = {"tokenize": "none"} if tokenized else {"trg_lang": target_lang or ""}
     kind = require("sacrebleu.metrics", extra="eval").BLEU
-    return kind(force=tokenized, effective_order=effective_order, **cut)
+    return kind(force=tokenized, **cut)
 
 
 def _joined_by_moses(language: str) -> Callable[[str], str]:

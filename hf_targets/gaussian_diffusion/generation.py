@@ -250,12 +250,7 @@ class GaussianGeneration:
             return confidences.argmax(dim=1)
         if rescorer is not None:
             sources = (rows.repeat_interleave(count, dim=0) for rows in (input_ids, mask))
-            scores = rescorer(texts.flatten(0, 1), *sources)
-            if scores.shape != (len(texts) * count,) or scores.isnan().any():
-                raise ValueError(
-                    f"a rescorer must return ({len(texts) * count},) scores, none NaN, got {tuple(scores.shape)}"
-                )
-            return scores.view(-1, count).argmax(dim=1)
+            return rescorer(texts.flatten(0, 1), *sources).view(-1, count).argmax(dim=1)
         rows = [self._as_text(row, tokenizer) for row in texts.flatten(0, 1).tolist()]
         chosen = [select_by_bleu(rows[start : start + count]) for start in range(0, len(rows), count)]
         return torch.tensor(chosen, device=texts.device)

@@ -1,12 +1,9 @@
 """How long a text is, predicted from its source: as the difference of the two lengths."""
 
-import warnings
-
 import torch
 from torch import Tensor, nn
 
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
-from hf_targets.maths.torch_modes import inside_transform
 
 LEAST_LENGTH = 2
 """Tokens of the shortest text that is written: a word and the end."""
@@ -42,23 +39,14 @@ class LengthPredictor(nn.Module):
         return self.embed_length((hidden * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1))
 
     def classes(self, is_target: Tensor, mask: Tensor) -> Tensor:
-        """Return the class (batch,) of texts, and warn where it is the outermost for want of another.
+        """Return the class (batch,) of texts, the outermost for want of another.
 
         Args:
             is_target: (batch, time), bool, false after the end of a text.
             mask: (batch, source), 0 at padding.
         """
         classes = is_target.sum(dim=1) - mask.sum(dim=1) + self.num_classes // 2
-        clipped = classes.clamp(0, self.num_classes - 1)
-        # a device is not waited for where the classes suffice for texts of any length up to this width
-        wide = max(is_target.shape[1], mask.shape[1]) >= self.num_classes // 2
-        if wide and not (torch.compiler.is_compiling() or inside_transform()) and (classes != clipped).any():
-            warnings.warn(
-                f"pairs differ in length by more than {self.num_classes} length classes tell apart, and count as the "
-                "outermost class",
-                stacklevel=2,
-            )
-        return clipped
+        return classes.clamp(0, self.num_classes - 1)
 
     def candidates(self, logits: Tensor, mask: Tensor, num_lengths: int) -> Tensor:
         """Return the most probable length and those around it, (batch, num_lengths), each within what can be written.

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.inputs import check_ids
-from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.extras import require
 from hf_targets.maths.losses import IGNORED
@@ -59,16 +58,12 @@ class LikelihoodRescorer:
     Args:
         model: Any encoder-decoder model, in evaluation mode, such as the teacher of a distillation.
     Raises:
-        ValueError: If the model has no encoder, no padding id, or is in training mode.
+        ValueError: If the model is in training mode.
     Related: `--ppl-mbr` of the published program of Difformer. A begin token, which texts of published models have,
         does not count; a text without words comes last.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        if not model.config.is_encoder_decoder:
-            raise ValueError(f"a rescorer reads a source and its text, and {type(model).__name__} has no encoder")
-        if model.config.pad_token_id is None:
-            raise ValueError("a rescorer must know where texts end, and its model has no pad_token_id; set it")
         if model.training:
             raise ValueError("a rescorer must be in evaluation mode, as dropout changes its scores; call model.eval()")
         self.model = model
@@ -78,16 +73,13 @@ class LikelihoodRescorer:
         """Return the scores (rows,) of texts (rows, time) for sources (rows, source) with their mask.
 
         Raises:
-            ValueError: If an id is none of the model's, or a text or a source is longer than its positions.
+            ValueError: If an id is none of the model's.
         """
         config = self.model.config
         if not len(texts):
             return torch.zeros(0, device=texts.device)
         check_ids(texts, cast(int, config.get_text_config(decoder=True).vocab_size), "texts")
         check_ids(sources, num_rows(self.model.get_input_embeddings()), "sources")
-        limit, longest = position_limit(self.model), max(texts.shape[1], sources.shape[1])
-        if limit is not None and longest > limit:
-            raise ValueError(f"texts and sources must fit into the rescorer's {limit} positions, got {longest} tokens")
         is_text = texts != config.pad_token_id
         labels, counted = texts.masked_fill(~is_text, IGNORED), is_text.clone()
         begin = getattr(config, "bos_token_id", None)

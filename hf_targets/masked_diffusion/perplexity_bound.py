@@ -22,7 +22,6 @@ from hf_targets.masked_diffusion.noisy_batch import maskable
 from hf_targets.masked_diffusion.rows import (
     MAY_MASK,
     NUM_TOKENS,
-    check_num_tokens,
     check_one_protocol,
     protocol_columns,
 )
@@ -222,7 +221,6 @@ def perplexity_bound(
     for index, row in enumerate(rows):
         blocks.append(_columns(row, index))
         words.append(row.get(NUM_WORDS))
-        check_num_tokens(row, index)
         protocols.add(protocol_columns(row))
         num_tokens += int(row[NUM_TOKENS] if NUM_TOKENS in protocol_columns(row) else (blocks[-1][1] != IGNORED).sum())
     check_one_protocol(protocols)

@@ -67,9 +67,9 @@ class PublishedMdlm:
                 `.ckpt` file or the output of `torch.load` for it. The `shadow_params` of its `ema` are used, in the
                 order of the parameters; without them its raw weights, with a warning.
             hub: Options of the Hub: `revision`, `token`, `cache_dir`, `subfolder` ...
-            config: Fields of `MdlmConfig` to set, such as `curve`, and `dtype`; a warning tells if they change what the
-                model was trained with. K > 1 curves have new parameters. `mask_token_id` is needed if the checkpoint
-                does not contain it, unless it has the 50,258 rows of the published OpenWebText model.
+            config: Fields of `MdlmConfig` to set, such as `curve`, and `dtype`. K > 1 curves have new parameters.
+                `mask_token_id` is needed if the checkpoint does not contain it, unless it has the 50,258 rows of the
+                published OpenWebText model.
         Raises:
             ValueError: If the file cannot be read; if a tensor is missing, left over or of another shape; if the mask
                 or the number of heads is unknown; or if the model was trained with an unsupported option.
@@ -116,12 +116,6 @@ def _translate(
         warnings.warn(
             f"{name} does not say with which {' and '.join(untold)} it was trained; {used} is used, which may be "
             "wrong; give it to from_published",
-            stacklevel=4,
-        )
-    if other := [key for key in given if key in saved and given[key] != saved[key] and key != "dropout"]:
-        warnings.warn(
-            f"{name} was trained with {', '.join(f'{key}={saved[key]!r}' for key in other)}, and you gave "
-            f"{', '.join(f'{key}={given[key]!r}' for key in other)}, which is used",
             stacklevel=4,
         )
     vocab_size, hidden_size = found[_EMBEDDING].shape

@@ -207,21 +207,6 @@ def check_one_protocol(found: Set[Columns], where: str = "") -> None:
         )
 
 
-def check_num_tokens(row: Mapping[str, Any], index: int) -> None:
-    """Raise a ValueError if a row lacks a label for one of its `num_tokens` of text, as when it was cut since."""
-    if row.get(NUM_TOKENS) is None:
-        return
-    counted = torch.as_tensor(row.get("labels", row["input_ids"])) != IGNORED
-    if "attention_mask" in row:
-        counted &= torch.as_tensor(row["attention_mask"]).bool()
-    num_labels = int(counted.sum())
-    if not 0 <= row[NUM_TOKENS] <= num_labels:
-        raise ValueError(
-            f"{NUM_TOKENS} must be in [0, {num_labels}], the labels of row {index} that are no -100 or hidden, got "
-            f"{row[NUM_TOKENS]}; count a row that is cut anew"
-        )
-
-
 class DiffusionCollator:
     r"""Makes a batch of rows of different lengths, padded on the right to the longest of them.
 

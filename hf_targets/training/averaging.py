@@ -212,16 +212,7 @@ class AveragedTrainer(TargetTrainer):
         super().__init__(model=model, args=args, **kwargs)
         self._averaging = self._make_averaging()
         if self._averaging is not None:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise ValueError(
-                    f"{self.averaging_setting} must be None where weights are sharded (FSDP, DeepSpeed), got "
-                    f"{getattr(args, self.averaging_setting)}; the average is of whole weights, as every process of "
-                    "plain data parallelism has them"
-                )
             self.add_callback(self._averaging)
-
-    averaging_setting: str = "ema_decay"
-    """The argument that is None where there is no average."""
 
     def _make_averaging(self) -> AveragingCallback | None:
         """Return the callback that keeps the average; None without one."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
@@ -37,7 +37,6 @@ def test_what_is_not_one_text_is_refused():
             TextStream.of_blocks(changed, "train")
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data(), num_tokens=st.integers(12, 200), processes=st.integers(1, 3), size=st.integers(1, 4))
 def test_all_groups_of_all_processes_together_read_each_token_once_in_order(data, num_tokens, processes, size):
     num_groups = data.draw(st.integers(1, 12 // (processes * size) or 1))

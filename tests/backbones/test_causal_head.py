@@ -34,7 +34,7 @@ def test_the_published_sizes_have_the_published_numbers_of_parameters(model, con
         assert model(config).num_parameters() == count
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     kind=st.sampled_from(tuple(MAKERS)),
     cuts=st.lists(st.integers(1, 14), unique=True, max_size=6),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets import embedding_geometry
@@ -22,7 +22,6 @@ def scalars(found):
     return {name: value for name, value in vars(found).items() if not isinstance(value, torch.Tensor)}
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.integers(2, 12), st.integers(1, 5), st.floats(0, 3), st.integers(0, 10**6))
 def test_every_figure_is_its_definition(num_rows, dim, shift, seed):
     rows = rows_of(num_rows, dim, seed, shift)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -40,14 +40,12 @@ def half_space(num_states, dim, seed, margin=0.01):
     return states - (2 * (states @ direction).clamp(min=0) + margin)[:, None] * direction
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 10**6))
 def test_states_in_a_half_space_have_one(num_states, dim, seed):
     states = half_space(num_states, dim, seed)
     check(states, direction_certificate(states), exists=True)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 10**6))
 def test_states_around_the_origin_have_none(num_states, dim, seed):
     states = half_space(num_states, dim, seed)
@@ -56,7 +54,6 @@ def test_states_around_the_origin_have_none(num_states, dim, seed):
     check(states, direction_certificate(states), exists=False)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(2, 30), st.integers(2, 6), st.floats(0, 2), st.integers(0, 10**6))
 def test_a_linear_programme_gives_the_same_answer(num_states, dim, shift, seed):
     states = random(num_states, dim, seed=seed) + shift

@@ -17,7 +17,7 @@ from tests.tiny_backbones import token_ids
 from tests.tiny_masked import make_masked_model, masked_batch
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(rows=st.integers(1, 3), time=st.integers(1, 40), seed=st.integers(0, 99))
 def test_logits_are_those_of_the_published_arithmetic(rows, time, seed):
     tensors, ids = published_tensors(seed), token_ids(rows, time, seed=seed)

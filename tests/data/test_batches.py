@@ -1,7 +1,7 @@
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -23,7 +23,6 @@ def sampler_of(lengths=MANY, max_tokens=40, *, shuffle=True, seed=0):
     return TokenBatchSampler(lengths, max_tokens, shuffle=shuffle, seed=seed)
 
 
-@settings(max_examples=40, deadline=None)
 @given(lengths=LENGTHS, max_tokens=st.integers(20, 100), shuffle=st.booleans(), seed=st.integers(0, 3))
 def test_each_epoch_has_every_row_once_in_batches_of_at_most_so_many_padded_tokens(lengths, max_tokens, shuffle, seed):
     sampler = sampler_of(lengths, max_tokens, shuffle=shuffle, seed=seed)
@@ -33,7 +32,6 @@ def test_each_epoch_has_every_row_once_in_batches_of_at_most_so_many_padded_toke
         assert all(batches) and len(batches) == len(sampler)
 
 
-@settings(max_examples=40, deadline=None)
 @given(lengths=LENGTHS, max_tokens=st.integers(20, 100))
 def test_no_row_of_a_batch_would_have_fitted_into_the_batch_of_longer_rows(lengths, max_tokens):
     batches = epochs(sampler_of(lengths, max_tokens, shuffle=False))

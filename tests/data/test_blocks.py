@@ -3,7 +3,7 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 from datasets import Dataset
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
@@ -41,7 +41,6 @@ tokenizers = pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "wor
 
 
 @tokenizers
-@settings(max_examples=25, deadline=None)
 @given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_blocks_overlap_by_one_token_and_every_token_but_the_first_is_a_target_once(tokenizer, texts, block_size):
     ids = stream(texts, tokenizer)
@@ -62,7 +61,6 @@ def test_blocks_overlap_by_one_token_and_every_token_but_the_first_is_a_target_o
         assert num_words(blocks) == [len(targets(block)) for block in blocks]
 
 
-@settings(max_examples=40, deadline=None)
 @given(texts=LONG_ENOUGH, block_size=st.integers(2, 9))
 def test_a_byte_level_word_is_counted_in_the_block_that_predicts_its_first_byte(texts, block_size):
     ids = stream(texts, BPE)

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import NllbTokenizer
 
@@ -122,7 +122,6 @@ def rows(pairs):
     return list(zip(pairs["source"], pairs["target"], strict=True))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     pairs=st.lists(st.tuples(WORDS, WORDS), max_size=8),
     shortest=st.integers(1, 3),

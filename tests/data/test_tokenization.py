@@ -2,7 +2,7 @@ import os
 
 import pytest
 from datasets import Dataset, DatasetDict
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -30,7 +30,6 @@ def words():
     return word_level_tokenizer(SENTENCES)
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=st.text())
 @example("  two  spaces , and ' s .")
 @example("<|endoftext|> <|pad|>")
@@ -94,13 +93,11 @@ def test_new_words_and_the_written_unknown_word_are_the_same_token(words):
     assert words("zebra <unk> un<unk>known")["input_ids"] == [unknown, unknown, unknown]
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=st.text(st.sampled_from("ab \n\t\r\x1c\x85\u2028\u3000é<>") | st.characters(codec="utf-8")))
 def test_there_is_one_token_for_each_word_and_each_line_end(words, text):
     assert len(words(text)["input_ids"]) == len(text.split()) + text.count("\n")
 
 
-@settings(max_examples=40, deadline=None)
 @given(texts=st.lists(st.text(), min_size=1).filter(lambda texts: any(text.split() for text in texts)))
 def test_no_word_of_the_training_text_is_unknown(texts):
     tokenizer = word_level_tokenizer(texts)
@@ -120,7 +117,6 @@ def test_penn_treebank_has_the_published_numbers_of_words_and_tokens():
         assert sum(map(len, encodings)) == expected
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=st.text() | st.text(st.sampled_from(" \t\r\n\x1c\x85\u3000.,'</s>padunkäß😀")))
 @example("</s> <pad> a<unk>b ")
 @example("  two  spaces , and ' s .\n")

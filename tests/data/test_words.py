@@ -20,7 +20,6 @@ TOKENIZERS = {
 }
 WRITTEN = st.lists(st.sampled_from(["the", "cat", "dog", "flat", "é", "."]), min_size=1, max_size=9).map(" ".join)
 ROWS = st.lists(WRITTEN.map(lambda text: f"{text}\n"), min_size=2, max_size=5)
-quick = settings(max_examples=10, deadline=None, derandomize=True)
 line_ends = pytest.mark.parametrize("line_ends", [True, False])
 
 
@@ -33,7 +32,7 @@ def words_of(rows, line_ends):
 
 
 @line_ends
-@quick
+@settings(max_examples=10)
 @given(rows=ROWS, blank=st.booleans(), block_size=st.integers(2, 9))
 def test_blocks_have_the_words_of_the_text_but_the_first_whatever_the_tokenizer(line_ends, rows, blank, block_size):
     rows = ["\n"] * blank + [*rows[:1], " \n", *rows[1:]]  # WikiText has blank lines, and begins with one
@@ -44,7 +43,7 @@ def test_blocks_have_the_words_of_the_text_but_the_first_whatever_the_tokenizer(
 
 
 @line_ends
-@quick
+@settings(max_examples=10)
 @given(rows=ROWS)
 def test_sentences_have_the_words_of_the_text_whatever_the_tokenizer(line_ends, rows):
     for tokenizer in TOKENIZERS.values():
@@ -53,7 +52,7 @@ def test_sentences_have_the_words_of_the_text_whatever_the_tokenizer(line_ends, 
 
 
 @line_ends
-@quick
+@settings(max_examples=10)
 @given(rows=ROWS, block_size=st.integers(4, 12))
 def test_wrapped_blocks_drop_the_words_that_begin_in_the_tokens_they_drop_and_no_others(line_ends, rows, block_size):
     for tokenizer in TOKENIZERS.values():

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -85,7 +85,6 @@ class Linear(nn.Module):
         return {"loss": (samples @ self.weight).sum()}
 
 
-@settings(max_examples=25, deadline=None)
 @given(n=st.integers(2, 6), size=st.integers(1, 8), seed=st.integers(0, 99), at_once=st.integers(1, 7))
 def test_its_limits(n, size, seed, at_once):
     samples = torch.randn(n, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets import extras
@@ -33,7 +33,6 @@ def test_features_are_the_last_state_of_the_last_token_of_each_text_alone(family
         assert np.allclose(text_features(SENTENCES, of_model, TOKENIZER), expected, atol=1e-5)
 
 
-@settings(derandomize=True, deadline=None, max_examples=20)
 @given(order=st.permutations(range(5)), batch_size=st.integers(1, 6), max_length=st.integers(1, 30))
 def test_order_and_batches_do_not_matter_and_what_lies_beyond_the_length_is_cut(order, batch_size, max_length):
     texts = [SENTENCES[position] for position in order]

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.data.blocks import pack_blocks
@@ -19,7 +19,6 @@ from tests.tiny_backbones import FAMILIES, VOCAB, make_backbone, token_ids
 MODEL = make_backbone("gpt2")
 ROWS = [token_ids(length, seed=length).tolist() for length in (3, 9, 2, 6, 12)]
 SENTENCES = ["the cat sat on the mat\n", "a dog\n", "the dog sat\n"]
-varied = settings(derandomize=True, deadline=None, max_examples=25)
 
 
 @torch.no_grad()
@@ -49,7 +48,6 @@ def test_a_perplexity_is_that_of_one_pass_a_token(family):
     assert texts.per_text == pytest.approx([math.exp(sum(nll) / len(nll)) for nll in nlls], rel=1e-4)
 
 
-@varied
 @given(
     paddings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=5, max_size=5), size=st.integers(1, 6)
 )
@@ -61,7 +59,6 @@ def test_padding_on_either_side_and_the_size_of_a_batch_change_nothing(paddings,
     assert found.nll == pytest.approx(plain.nll, rel=1e-5)
 
 
-@varied
 @given(lengths=st.lists(st.integers(0, 1), min_size=5, max_size=5))
 def test_the_tokens_of_a_prefix_are_read_and_not_counted(lengths):
     lengths = [length * (len(ids) - 1) for length, ids in zip(lengths, ROWS, strict=True)]

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hf_targets.evaluation.repetition import Repetition, measure_repetition, repeated_ngrams
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=4)
-varied = settings(derandomize=True, deadline=None)
 
 
 def brute_force(text, order):
@@ -16,7 +15,6 @@ def brute_force(text, order):
     return repeats, len(windows)
 
 
-@varied
 @given(texts=TEXTS, order=st.integers(1, 4))
 def test_repeated_ngrams_are_those_that_came_before_in_the_same_text(texts, order):
     assume(any(len(text) >= order for text in texts))

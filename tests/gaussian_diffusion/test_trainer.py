@@ -100,8 +100,6 @@ def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tm
     args.clip_lengths = True
     make(train_dataset=pairs)
     assert "2 of 4 pairs differ in length" in caplog.text
-    with pytest.warns(UserWarning, match="length classes"):
-        make_difformer()(input_ids=torch.ones(1, 3).long(), labels=torch.ones(1, 13).long())
 
 
 def test_the_trainer_of_transformers_writes_texts_in_its_evaluations(data, tmp_path):

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, TrainingArguments
 
@@ -45,7 +45,6 @@ def test_without_files_a_task_is_that_of_the_hub(name, monkeypatch):
     assert ("validation_mismatched" in found) is (name == "mnli")
 
 
-@settings(max_examples=25, deadline=None)
 @given(pairs=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=30))
 def test_scores_of_two_classes_are_those_of_their_counts(pairs):
     labels, predicted = np.array(pairs).T

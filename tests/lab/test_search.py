@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tables.search_multitoken import chosen_of, chosen_table, outcomes_of
 
@@ -30,7 +30,6 @@ def search(seeds=1, **special):
     return outcomes_of(TABLE, {name: [results_of(one) for one in rows] for name, rows in found.items()})
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_the_choice_is_the_lowest_mean_of_all_rows_and_lambdas_of_a_target(data):
     values = st.floats(1, 1000, width=16)

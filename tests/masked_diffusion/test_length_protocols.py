@@ -148,18 +148,6 @@ def evaluation(folder, rows):
     return make_trainer(folder, random_model(), train, train, **options).evaluate(rows)
 
 
-def cut(row: dict, length: int) -> dict:
-    return {**row, **{name: row[name][:length] for name in ("input_ids", "attention_mask", "labels")}}
-
-
-def test_a_row_with_more_tokens_of_text_than_labels_has_been_cut_and_is_refused(tmp_path):
-    short, long = rows_of("predicted").to_list()[2], rows_of("predicted").to_list()[8]
-    for measure in (lambda rows: perplexity_bound(random_model(), rows), lambda rows: evaluation(tmp_path, rows)):
-        with pytest.raises(ValueError, match="num_tokens"):
-            measure([short, cut(long, 6)])
-    assert perplexity_bound(random_model(), [cut(short, 6)], num_draws=1).num_tokens == 4
-
-
 @pytest.mark.parametrize("names", list(combinations(get_args(LengthProtocol), 2)), ids="-".join)
 def test_rows_of_a_bound_a_batch_or_a_trainer_are_of_one_length_protocol(names, tmp_path):
     parts = [rows_of(name).select([3, 5]) for name in names]

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.masked_diffusion.perplexity_bound import EvaluationNoise, PerplexityBound, mean_bound, perplexity_bound
@@ -141,7 +141,6 @@ def test_a_perplexity_and_its_interval_are_exponentials():
     assert (endless.perplexity, endless.per_word) == (math.inf, None)
 
 
-@settings(max_examples=20, deadline=None)
 @given(rows=st.integers(1, 50), draws=st.integers(1, 3), seed=st.integers(0, 2**40))
 def test_the_times_of_a_draw_are_spread_evenly_over_the_rows_in_an_order_of_its_own(rows, draws, seed):
     noise = EvaluationNoise(MODEL, rows, num_draws=draws, seed=seed)

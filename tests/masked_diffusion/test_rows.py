@@ -3,7 +3,7 @@ from itertools import chain
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import BertTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast
@@ -54,7 +54,6 @@ def around(tokenizer):
 
 
 @tokenizers
-@settings(max_examples=25, deadline=None)
 @given(texts=TEXTS, max_length=st.integers(3, 20))
 def test_a_sentence_is_a_row_of_its_own_length_and_what_is_cut_off_is_not_its_end(tokenizer, texts, max_length):
     sentences = tokens(texts, tokenizer)
@@ -69,7 +68,6 @@ def test_a_sentence_is_a_row_of_its_own_length_and_what_is_cut_off_is_not_its_en
 
 
 @tokenizers
-@settings(max_examples=25, deadline=None)
 @given(texts=TEXTS, block_size=st.integers(3, 9))
 def test_blocks_hold_the_documents_each_with_its_end_but_for_less_than_a_block(tokenizer, texts, block_size):
     begin, end = around(tokenizer)

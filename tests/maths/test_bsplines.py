@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
@@ -23,7 +23,6 @@ def curves(draw, least=0):
     return length, count, draw(st.integers(0, min(5, count - 1))), draw(st.sampled_from([0.0, 0.01, 0.2]))
 
 
-@settings(max_examples=30, deadline=None)
 @given(curves())
 @example((15, 15, 1, 0.01))  # the middle point lies on a knot
 def test_every_point_is_an_average_of_its_degree_and_one_control_points(curve):
@@ -79,7 +78,6 @@ def test_control_points_give_back_the_words(length, ratio, degree_ratio):
     torch.testing.assert_close(product, torch.eye(length, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
-@settings(max_examples=20, deadline=None)
 @given(curves(least=5))
 def test_the_inverse_is_that_of_moore_and_penrose_so_of_least_norm(curve):
     inverse = inverse_matrix(*curve, rank_deficient="pseudo_inverse", max_norm=None)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets import cosine_regularization
@@ -26,7 +26,6 @@ def rows_of(num_rows, dim, seed, zero_rows=0):
     return weight.requires_grad_()
 
 
-@settings(deadline=None)
 @given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 2), st.booleans(), st.integers(0, 10**6))
 def test_the_closed_form_is_the_sum_over_all_pairs_with_its_gradient(num_rows, dim, zero_rows, ignores, seed):
     weight = rows_of(num_rows, dim, seed, zero_rows)
@@ -39,7 +38,6 @@ def test_the_closed_form_is_the_sum_over_all_pairs_with_its_gradient(num_rows, d
     torch.testing.assert_close(ours, theirs.nan_to_num(), rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 40), st.integers(1, 8), st.integers(0, 10**6))
 def test_it_lies_in_its_range_and_lengths_of_rows_do_not_matter(num_rows, dim, seed):
     weight = rows_of(num_rows, dim, seed)

@@ -1,5 +1,5 @@
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import binom
 
@@ -11,7 +11,6 @@ from hf_targets.maths.differences import (
 )
 
 orders = st.integers(1, 6)
-untimed = settings(deadline=None)
 
 
 def sequence(time: int, seed: int = 0) -> torch.Tensor:
@@ -31,7 +30,6 @@ def differences_by_recursion(x: torch.Tensor, order: int, sign: int = 1) -> torc
     return out
 
 
-@untimed
 @given(order=st.integers(1, 4), time=st.integers(1, 7), reverse=st.booleans())
 def test_differences_follow_their_recursive_definition(order, time, reverse):
     x = sequence(time)
@@ -39,7 +37,6 @@ def test_differences_follow_their_recursive_definition(order, time, reverse):
     torch.testing.assert_close(word_differences(x, order, reverse=reverse), expected, rtol=0, atol=1e-12)
 
 
-@untimed
 @given(order=orders, extra=st.integers(0, 5))
 def test_reversed_differences_have_the_sign_of_an_odd_level_turned(order, extra):
     x = sequence(order + 1 + extra)
@@ -55,7 +52,6 @@ def test_reversed_differences_at_the_end_of_a_text_are_others():
     torch.testing.assert_close(back, x[:, 1] - 2 * x[:, 2])
 
 
-@untimed
 @given(order=orders, extra=st.integers(0, 5))
 def test_inner_differences_are_binomial_sums(order, extra):
     x = sequence(order + 1 + extra)
@@ -65,7 +61,6 @@ def test_inner_differences_are_binomial_sums(order, extra):
         torch.testing.assert_close(result[:, t], torch.stack(terms).sum(0), rtol=0, atol=1e-12)
 
 
-@untimed
 @given(order=orders, extra=st.integers(0, 5), reverse=st.booleans())
 def test_difference_and_conjugate_give_the_next_embedding(order, extra, reverse):
     x = sequence(order + 1 + extra)
@@ -82,7 +77,6 @@ def test_a_conjugate_does_not_see_the_word_it_reconstructs():
     assert (x.grad[:, :3].abs().sum((0, 2)) > 0).all()
 
 
-@untimed
 @given(order=orders)
 def test_coefficients_have_absolute_sum_two_to_the_n_minus_one_and_sum_one(order):
     coefficients = conjugate_coefficients(order)

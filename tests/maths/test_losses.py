@@ -3,7 +3,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -23,7 +23,6 @@ def problem(rows: int, vocab: int = 11, dtype=torch.float64, seed: int = 0):
 
 
 @pytest.mark.parametrize("path", ["fused", "recomputed"])
-@settings(deadline=None)
 @given(rows=st.integers(1, 9), chunk=st.integers(1, 12), smoothing=st.sampled_from([0.0, 0.1]), seed=st.integers(0, 9))
 def test_chunked_losses_and_their_gradients_are_those_of_whole_logits(path, rows, chunk, smoothing, seed):
     hidden, weight, targets, bias = problem(rows, seed=seed)
@@ -102,7 +101,6 @@ def brute_force(hidden, weight, targets, row_weights, bias, smoothing=0.0):
     return (row_weights * whole).sum(), whole
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     rows=st.integers(0, 9),
     chunk=st.integers(1, 12),

@@ -2,7 +2,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.maths.noise import (
@@ -117,7 +117,6 @@ def test_discrete_times_are_the_next_multiple_and_never_zero():
     assert discrete_times(t, 1).tolist() == [1.0] * 6
 
 
-@settings(max_examples=25, deadline=None)
 @given(count=st.integers(1, 200), seed=st.integers(0, 99), smallest=st.sampled_from([0.0, 1e-3, 0.5]))
 def test_each_of_n_equal_parts_has_one_time(count, seed, smallest):
     t = antithetic_times(count, generator=seeded(seed), smallest=smallest)
@@ -163,7 +162,6 @@ def test_tokens_are_masked_at_the_rate_of_their_rows_time(schedule):
     torch.testing.assert_close(share, schedule.masked(times), rtol=0, atol=0.015)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 99), time=st.floats(0, 1, width=32))
 def test_only_tokens_that_may_be_masked_ever_are_and_others_stay_themselves(seed, time):
     generator = seeded(seed)
@@ -201,7 +199,6 @@ def test_the_weighted_loss_of_a_constant_predictor_is_its_surprise_times_what_is
 NAMED = get_args(ScheduleName)
 
 
-@settings(derandomize=True, deadline=None, max_examples=20)
 @given(name=st.sampled_from(NAMED), num_steps=st.integers(1, 40))
 def test_of_tokens_still_masked_each_step_unmasks_the_share_of_the_formula(name, num_steps):
     schedule, count = NoiseSchedule(name), 100_000

@@ -37,7 +37,7 @@ def with_cost(model, cost, rows=1):
     return model
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     cost=st.none() | st.floats(0, 4),
     seconds=st.lists(st.floats(0, 9), min_size=3, max_size=9),

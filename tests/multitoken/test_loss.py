@@ -18,7 +18,7 @@ def predicted_embeddings(model, hidden, ids):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(ngram_size=st.integers(2, 5), time=st.integers(1, 9), seed=st.integers(0, 5))
 def test_the_loss_its_gradient_and_the_ensemble_are_the_equations(target, ngram_size, time, seed):
     model = make_model("llama", target=target, ngram_size=ngram_size, loss_weight=0.7).double()

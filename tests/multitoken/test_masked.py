@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, BertModel, EsmConfig, LongformerConfig, MobileBertConfig, XLMConfig
@@ -19,7 +19,6 @@ from tests.tiny_seq2seq import make_pair_backbone
 every_family = pytest.mark.parametrize("family", MASKED_CONFIGS)
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data(), rows=st.integers(1, 3), time=st.integers(1, 8), num_following=st.integers(1, 4))
 def test_the_words_that_follow_are_those_that_a_loop_finds(data, rows, time, num_following):
     text = torch.arange(rows * time).view(rows, time) + 100

@@ -48,7 +48,6 @@ flags = {"waits": st.booleans(), "relative": st.booleans()}
 caches = st.builds(NeuralCache, window=st.integers(1, 12), theta=st.floats(0, 3), weight=st.floats(0, 0.9), **flags)
 
 
-@settings(deadline=None, max_examples=25)
 @given(caches, st.integers(1, 30), st.lists(st.integers(1, 29), max_size=4), st.integers(1, 9), st.integers(0, 10**6))
 def test_however_a_text_is_cut_the_cache_is_the_loop_over_its_positions(cache, time, cuts, at_once, seed):
     states, words, model = text(2, time, seed)
@@ -68,7 +67,7 @@ def test_however_a_text_is_cut_the_cache_is_the_loop_over_its_positions(cache, t
     assert torch.equal(ours[words < 0], own[words < 0])
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(caches, st.integers(1, 20), st.integers(0, 10**6))
 def test_the_next_word_has_the_probabilities_of_the_loop(cache, time, seed):
     states, words, model = text(2, time, seed)

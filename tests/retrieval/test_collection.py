@@ -61,7 +61,7 @@ def assert_holds(collection, documents, k=4):
         assert len(dict(row)) == len(row) and all(scores[name] == score for name, score in row)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(actions=ACTIONS, k=st.integers(1, 9))
 def test_a_collection_is_a_dictionary_with_exact_search(tmp_path_factory, actions, k):
     folder, expected = tmp_path_factory.mktemp("collections") / "it", {}

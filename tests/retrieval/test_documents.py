@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.retrieval.documents import DocumentRetriever
@@ -18,7 +18,6 @@ SHELF = {
 letters = LetterEncoder().encode_query
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     texts=st.lists(st.text("abcde", min_size=1, max_size=12), min_size=1, max_size=12),
     queries=st.lists(st.text("abcde", min_size=1, max_size=12), max_size=5),
@@ -33,7 +32,6 @@ def test_the_nearest_documents_are_those_of_the_highest_inner_product(texts, que
         assert row == sorted(scores.items(), key=lambda pair: -pair[1])[:k]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(texts=st.lists(st.text("ab ", min_size=1).filter(str.strip), min_size=1, max_size=8), k=st.integers(1, 9))
 def test_no_document_is_lexically_nearer_than_the_text_itself(texts, k):
     documents = {str(index): text for index, text in enumerate(texts)}

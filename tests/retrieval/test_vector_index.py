@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.retrieval.vector_index import VectorIndex
@@ -26,7 +26,6 @@ def clustered(num_vectors, dim, num_queries):
     return (8 * vectors).round(), (8 * near + torch.randn(num_queries, dim, generator=generator)).round()
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     shape=st.tuples(st.integers(1, 40), st.integers(1, 9)),
     rows=st.integers(0, 5),

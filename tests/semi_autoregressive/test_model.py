@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
@@ -128,7 +128,6 @@ def test_the_loss_is_the_mean_over_words_of_their_cross_entropies(kind, given):
     ]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     padding=st.integers(0, 3),

@@ -17,7 +17,7 @@ def influence(model, time: int) -> torch.Tensor:
     return torch.stack(rows).abs().sum(dim=-1)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     time=st.integers(1, 10), size=st.integers(2, 5), cores=st.integers(1, 3), tied=st.booleans(), seed=st.integers(0, 9)
 )

@@ -24,7 +24,6 @@ def test_new_weights_are_those_of_the_published_program_and_cores_those_of_the_p
         assert 0 < bias.abs().max() < 0.1
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 99))
 def test_padding_and_packed_texts_are_read_as_each_text_alone(data, seed):
     model, time = make_tensorized().double(), 14
@@ -44,7 +43,7 @@ def test_padding_and_packed_texts_are_read_as_each_text_alone(data, seed):
     assert logits.isfinite().all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(hidden=st.sets(st.integers(0, 9), max_size=9), seed=st.integers(0, 99))
 def test_what_a_mask_hides_is_not_read_wherever_it_stands(hidden, seed):
     model, columns = make_tensorized().double(), sorted(hidden)

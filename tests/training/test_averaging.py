@@ -29,7 +29,7 @@ def take_step(model) -> None:
             parameter.add_(torch.randn_like(parameter))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(decay=st.floats(0, 0.999), steps=st.integers(1, 20), seed=st.integers(0, 99))
 def test_the_average_is_the_recursion_with_a_decay_that_warms_up(decay, steps, seed):
     torch.manual_seed(seed)
@@ -44,7 +44,7 @@ def test_the_average_is_the_recursion_with_a_decay_that_warms_up(decay, steps, s
     assert_same(average.weights, {name: weight.float() for name, weight in expected.items()}, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(steps=st.integers(0, 20), seed=st.integers(0, 99))
 def test_the_mean_is_of_the_weights_after_each_step_and_before_one_it_is_the_weights(steps, seed):
     torch.manual_seed(seed)

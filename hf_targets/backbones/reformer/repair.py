@@ -112,13 +112,9 @@ def _read(
         )
     if training and num_hashes not in (None, config.num_hashes):
         raise ValueError(f"num_hashes must be the configuration's {config.num_hashes} in training, got {num_hashes}")
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("Reformer reads either input_ids or inputs_embeds; give one of them")
     given = {"input_ids": input_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
     given = {name: value for name, value in given.items() if value is not None}
     text: Any = given.get("inputs_embeds", input_ids)
-    if not text.numel():
-        raise ValueError(f"a Reformer reads at least one token, got a text of shape {tuple(text.shape)}")
     if position_ids is not None:
         given["position_ids"] = position_ids.expand(text.shape[:2])
     groups = list(row_groups(attention_mask, text, ChunkRule.of(config, training=training)))

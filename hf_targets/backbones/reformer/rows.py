@@ -33,14 +33,7 @@ class ChunkRule:
         used = [lengths[kind] for kind in set(config.attn_layers)]
         grid = math.prod(config.axial_pos_shape) if config.axial_pos_embds else None
         longest = config.max_position_embeddings if grid is None else min(grid, config.max_position_embeddings)
-        rule = cls(min(used), math.lcm(*used), longest, grid if training else None)
-        if rule.only is not None and (rule.only > longest or (rule.only > rule.shortest and rule.only % rule.multiple)):
-            raise ValueError(
-                f"prod(axial_pos_shape) must be a multiple of {rule.multiple}, as of the chunk lengths, and at most "
-                f"max_position_embeddings={config.max_position_embeddings} in training, got "
-                f"{tuple(config.axial_pos_shape)}; choose another, or axial_pos_embds=False"
-            )
-        return rule
+        return cls(min(used), math.lcm(*used), longest, grid if training else None)
 
     def padded(self, length: int) -> int:
         """Return the length to which a text is padded; raise ValueError if there are not so many positions."""
@@ -97,14 +90,8 @@ def row_groups(attention_mask: Tensor | None, text: Tensor, rule: ChunkRule) -> 
     """
     num_rows, time = text.shape[:2]
     device = text.device
-    if attention_mask is None:
-        keep = torch.ones(num_rows, time, dtype=torch.bool, device=device)
-    elif attention_mask.shape != (num_rows, time):
-        raise ValueError(
-            f"Reformer's attention_mask must be (batch, time), {(num_rows, time)}, got {tuple(attention_mask.shape)}"
-        )
-    else:
-        keep = attention_mask.bool()
+    keep = torch.ones(num_rows, time, device=device) if attention_mask is None else attention_mask
+    keep = keep.bool()
     counts = keep.sum(1).clamp(min=1)  # a row of padding alone is read as one token
     order = (~keep).long().argsort(dim=1, stable=True)
     lengths = [(count, rule.padded(count)) for count in counts.tolist()]

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.masked_diffusion.sampling.denoisers import MASK, Reader, canvas_of, sample
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
 @given(
     timed=st.booleans(),
     num_steps=st.integers(1, 30),

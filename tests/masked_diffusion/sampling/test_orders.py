@@ -33,7 +33,7 @@ def test_first_hitting_evaluates_a_row_once_for_each_of_its_masked_tokens(schedu
     assert all((where.sum(dim=1) == 1).all() for _, where, _, _ in denoiser.calls)
 
 
-@settings(derandomize=True, deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(at_once=st.integers(1, 8), seed=st.integers(0, 99))
 def test_first_hitting_with_several_tokens_a_step_rounds_up(at_once, seed):
     denoiser = Reader(6)
@@ -64,7 +64,6 @@ def test_the_surest_tokens_come_first():
     assert output.num_row_evaluations == 6 + 3
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
 @given(num_steps=st.integers(1, 9))
 def test_confidence_shares_a_rows_tokens_evenly_among_the_steps(num_steps):
     canvas = canvas_of(RAGGED)
@@ -77,7 +76,6 @@ def test_confidence_shares_a_rows_tokens_evenly_among_the_steps(num_steps):
     assert output.num_evaluations == min(num_steps, 6)
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=8), st.floats(0, 8) | st.just(math.inf))
 def test_the_bound_chooses_the_longest_prefix_by_entropy_that_satisfies_it(values, bound):
     masked = torch.tensor([[False, *([True] * len(values))]])

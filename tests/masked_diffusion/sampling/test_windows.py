@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.masked_diffusion.sampling.canvas import window_starts
@@ -14,7 +14,6 @@ from tests.masked_diffusion.sampling.denoisers import MASK, SAMPLERS, Reader, ca
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
 @given(st.integers(1, 40), st.integers(2, 12), st.data())
 def test_windows_cover_the_canvas_and_each_has_some_of_the_one_before(length, window, data):
     stride = data.draw(st.integers(1, window - 1))

@@ -1,7 +1,7 @@
 """`AutoDrafts` measures once, drafts what pays, and loses little where nothing does."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hf_targets.multitoken.drafting.auto import MOST_TRUST, SHARE, AutoDrafts
@@ -18,7 +18,6 @@ def make_auto(**costs: float) -> AutoDrafts:
     return auto
 
 
-@settings(deadline=None)
 @given(plain=st.floats(0.1, 9), drafted=st.floats(0.1, 9))
 def test_the_cost_of_each_kind_is_measured_once_and_kept(plain, drafted):
     now = [0.0]
@@ -35,7 +34,6 @@ def test_the_cost_of_each_kind_is_measured_once_and_kept(plain, drafted):
     assert [auto.kinds[name].cost for name in SIZES] == costs
 
 
-@settings(deadline=None)
 @given(
     costs=st.tuples(st.floats(0, K), st.floats(0, K)),
     rights=st.lists(st.tuples(st.booleans(), st.integers(0, K), st.integers(0, K)), min_size=1, max_size=300),
@@ -53,7 +51,6 @@ def test_each_kind_loses_at_most_two_passes_and_a_share_of_all(costs, rights):
         assert max(lost.values()) <= MOST_TRUST + 1e-9
 
 
-@settings(deadline=None)
 @given(cost=st.floats(0, 0.99), kind=st.sampled_from(list(SIZES)), passes=st.integers(1, 99))
 def test_drafts_that_pay_go_on_and_come_back_after_a_while(cost, kind, passes):
     auto = make_auto(**{kind: cost})

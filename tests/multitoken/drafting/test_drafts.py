@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hf_targets.multitoken.drafting.drafts import Draft, draft_chain, draft_tree
@@ -94,7 +94,6 @@ def grow(model, hidden, token, count, branches):
 
 @pytest.mark.parametrize("sequential", [True, False])
 @given(seed=seeds, count=st.integers(1, HEADS))
-@settings(max_examples=20, deadline=None, derandomize=True)
 def test_a_chain_takes_the_most_probable_word_after_those_before_it(sequential, seed, count):
     model, (hidden, next_tokens) = Tables(seed, sequential=sequential), start(seed)
     draft = draft_chain(model, hidden, next_tokens, count, most_probable, keep_logits=True)
@@ -112,7 +111,6 @@ def test_a_chain_takes_the_most_probable_word_after_those_before_it(sequential, 
 
 
 @given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 6))
-@settings(max_examples=20, deadline=None, derandomize=True)
 def test_guesses_that_do_not_depend_on_words_are_the_same_at_once_and_one_after_another(seed, count, branches):
     hidden, next_tokens = start(seed)
     both = [Tables(seed, sequential=sequential, reads_words=False) for sequential in (True, False)]
@@ -142,7 +140,6 @@ def test_what_chooses_sees_the_words_drafted_before_and_its_logits_are_kept():
 
 @pytest.mark.parametrize("sequential", [True, False])
 @given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 9))
-@settings(max_examples=30, deadline=None, derandomize=True)
 def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(sequential, seed, count, branches):
     model, (hidden, next_tokens) = Tables(seed, sequential=sequential), start(seed)
     draft = draft_tree(model, hidden, next_tokens, count, branches)
@@ -164,7 +161,6 @@ def test_a_tree_of_one_branch_is_the_chain():
 
 
 @given(data=st.data(), nodes=st.integers(0, 7), rows=st.integers(1, 3))
-@settings(max_examples=25, deadline=None, derandomize=True)
 def test_ancestors_are_those_met_on_the_way_to_the_last_known_word(data, nodes, rows):
     parents = [[data.draw(st.integers(0, node)) for node in range(nodes)] for _ in range(rows)]
     parents = torch.tensor(parents, dtype=torch.long).view(rows, nodes)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from transformers import GenerationConfig
@@ -103,7 +103,6 @@ def follow(known, num_tokens):
     num_tokens=st.integers(1, 4),
     count=st.integers(1, 3),
 )
-@settings(max_examples=25, deadline=None, derandomize=True)
 def test_each_row_is_extended_as_if_it_were_alone(texts, data, num_tokens, count):
     tokens = data.draw(st.lists(st.lists(st.integers(0, 4), min_size=count, max_size=count), min_size=4, max_size=4))
     sure = data.draw(st.lists(st.integers(0, count), min_size=4, max_size=4))
@@ -162,7 +161,6 @@ def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabi
 
 
 @given(text=st.lists(st.integers(0, 2), min_size=1, max_size=20), size=st.integers(1, 3), count=st.integers(1, 4))
-@settings(max_examples=50, deadline=None, derandomize=True)
 def test_an_index_finds_what_came_after_the_last_tokens_where_they_stood_last(text, size, count):
     index = TextIndex(text[:4], size)
     for token in text[4:]:

@@ -20,7 +20,6 @@ TOKENS = st.sampled_from([*PLAIN * 3, END])
 ROWS = st.lists(
     st.lists(TOKENS, min_size=1, max_size=24) | st.lists(TOKENS, min_size=16, max_size=32), min_size=1, max_size=4
 )
-law = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def collator(seed=0, miner=None, **settings):
@@ -49,7 +48,6 @@ def pieces(batch, row, width=V):
     return [(id_,) if id_ < width else entries[id_ - width] for id_ in seen(batch, row, "phrase_input_ids")]
 
 
-@law
 @given(rows=ROWS, seed=st.integers(0, 9), min_gap=st.integers(0, 4), rate=st.sampled_from([0.0, 0.5, 1.0]))
 def test_phrases_expanded_are_the_text_and_positions_point_at_their_last_tokens(rows, seed, min_gap, rate):
     batch = batch_of(rows, seed=seed, min_gap=min_gap, phrase_rate=rate)
@@ -60,7 +58,6 @@ def test_phrases_expanded_are_the_text_and_positions_point_at_their_last_tokens(
         assert seen(batch, row, "token_positions") == (np.cumsum([len(part) for part in parts]) - 1).tolist()
 
 
-@law
 @given(rows=ROWS, seed=st.integers(0, 9), min_gap=st.integers(0, 4))
 def test_between_two_phrases_are_plain_tokens_enough_and_the_first_token_is_plain(rows, seed, min_gap):
     batch = batch_of(rows, seed=seed, min_gap=min_gap)
@@ -71,7 +68,6 @@ def test_between_two_phrases_are_plain_tokens_enough_and_the_first_token_is_plai
         assert not is_phrase[0]
 
 
-@law
 @given(rows=ROWS, seed=st.integers(0, 9))
 def test_entries_are_distinct_phrases_and_no_window_begins_another(rows, seed):
     batch = batch_of(rows, seed=seed)
@@ -94,7 +90,6 @@ def test_entries_are_distinct_phrases_and_no_window_begins_another(rows, seed):
     ]
 
 
-@law
 @given(
     rows=ROWS, seed=st.integers(0, 9), mode=st.sampled_from(["at_tokens", "everywhere", "keep"]), share=st.booleans()
 )
@@ -115,7 +110,6 @@ def test_entries_that_the_text_goes_on_with_are_masked_and_no_others(rows, seed,
     assert sorted(batch["masked_phrases"].tolist()) == expected
 
 
-@law
 @given(rows=ROWS, seed=st.integers(0, 9))
 def test_the_phrase_to_predict_is_in_the_row_s_table_and_never_masked(rows, seed):
     batch = batch_of(rows, seed=seed, negatives=[Prefixes(), SelfRetrieval()], false_negatives="everywhere")
@@ -205,7 +199,7 @@ def test_settings_out_of_range_are_refused(wrong):
         collator(**wrong)
 
 
-@settings(law, max_examples=15)
+@settings(max_examples=15)
 @given(rows=ROWS, seed=st.integers(0, 9), left=st.booleans())
 def test_padding_changes_nothing_on_either_side(rows, seed, left):
     features = []

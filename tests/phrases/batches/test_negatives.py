@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GPT2Config
 
@@ -26,7 +26,6 @@ TOKENS = st.sampled_from([*PLAIN * 3, END])
 TEXTS = st.lists(
     st.lists(TOKENS, min_size=1, max_size=24) | st.lists(TOKENS, min_size=16, max_size=32), min_size=1, max_size=4
 )
-law = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def collator(negatives, miner=None, **settings):
@@ -103,28 +102,24 @@ def counted_on(phrases, num_successors):
     return found
 
 
-@law
 @given(texts=TEXTS)
 def test_without_negatives_a_row_has_its_own_phrases(texts):
     batch = collator([])(rows_of(texts))
     assert tables(batch) == golds(batch)
 
 
-@law
 @given(texts=TEXTS)
 def test_in_batch_a_row_has_the_phrases_of_every_row(texts):
     batch = collator([InBatch()])(rows_of(texts))
     assert tables(batch) == [set().union(*golds(batch))] * len(texts)
 
 
-@law
 @given(texts=TEXTS)
 def test_prefixes_are_all_the_proper_ones_of_two_tokens_and_more(texts):
     batch = collator([Prefixes()])(rows_of(texts))
     assert tables(batch) == [phrases | prefixes(phrases) for phrases in golds(batch)]
 
 
-@law
 @given(texts=TEXTS, num_successors=st.integers(1, 3))
 def test_self_retrieval_takes_the_successors_at_every_position_of_the_same_text(texts, num_successors):
     batch = collator([SelfRetrieval(num_successors)])(rows_of(texts))
@@ -134,7 +129,6 @@ def test_self_retrieval_takes_the_successors_at_every_position_of_the_same_text(
     assert tables(batch) == expected
 
 
-@law
 @given(texts=TEXTS, corpus=TEXTS, num_successors=st.integers(1, 3))
 def test_corpus_retrieval_takes_the_successors_at_every_position_of_the_corpus(texts, corpus, num_successors):
     windows = {tuple(text[a : a + n]) for text in texts for a in range(len(text)) for n in (2, 3, 4)}
@@ -153,7 +147,6 @@ def test_corpus_retrieval_keeps_the_first_distinct_continuations():
     assert index.continuations == {(1, 2): ((1, 2, 3), (1, 2, 4))}
 
 
-@law
 @given(texts=TEXTS, num_successors=st.integers(1, 3), batch_size=st.integers(1, 3))
 def test_generation_takes_what_the_model_goes_on_with_and_asks_once(texts, num_successors, batch_size):
     model = Successor()
@@ -235,7 +228,6 @@ def test_a_phrase_with_a_part_of_a_character_is_not_continued_by_another_tokeniz
     assert len(source.windows([PhrasedText((0, *smile), [(1, 5)])])) == 1
 
 
-@law
 @given(batches=st.lists(TEXTS, min_size=1, max_size=4), num_batches=st.integers(1, 2), with_prefixes=st.booleans())
 def test_pre_batch_has_the_phrases_of_the_batches_before(batches, num_batches, with_prefixes):
     collate = collator([PreBatch(num_batches, prefixes=with_prefixes)])
@@ -248,7 +240,6 @@ def test_pre_batch_has_the_phrases_of_the_batches_before(batches, num_batches, w
         before.append(set().union(*golds(batch)))
 
 
-@law
 @given(texts=TEXTS, corpus=TEXTS)
 def test_sources_together_give_the_union_of_what_each_gives(texts, corpus):
     index = CorpusRetrieval.from_corpus(corpus, {tuple(text[:2]) for text in texts if len(text) > 1})

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import TextIteratorStreamer
 from transformers.generation.stopping_criteria import EosTokenCriteria, StopStringCriteria
@@ -14,7 +14,6 @@ from tests.phrases.models import WORDS, make_phrase_model, random_vocabulary, vo
 from tests.small_tokenizers import BPE, METASPACE
 from tests.tiny_models import VOCAB, token_ids
 
-reproducible = settings(derandomize=True, deadline=None, max_examples=25)
 PHRASES = vocabulary_of([1, 2], [2, 3, 4], [5, 6, 7, 8])
 OTHERS = vocabulary_of([3, 1], [1, 2, 3, 4, 5])
 IDS = st.lists(st.one_of(st.integers(1, 8), st.integers(VOCAB, VOCAB + 1)), min_size=3, max_size=3)
@@ -25,7 +24,6 @@ def done(criterion, rows, vocabularies=(PHRASES,)):
     return wrapped(torch.tensor(rows), None).tolist()
 
 
-@reproducible
 @given(st.lists(IDS, min_size=2, max_size=2), st.lists(st.integers(1, 8), min_size=1, max_size=2))
 def test_an_end_token_ends_a_row_also_inside_its_last_phrase(rows, ends):
     expected = [
@@ -64,7 +62,6 @@ def stream(streamer, vocabulary, prompt, steps):
     wrapped.end()
 
 
-@reproducible
 @given(st.data())
 def test_any_sequence_of_tokens_and_phrases_streams_as_its_text(data):
     tokenizer = data.draw(st.sampled_from([BPE, METASPACE]))
@@ -100,7 +97,6 @@ def test_the_prompt_comes_as_a_row_and_each_step_as_its_tokens():
     assert recorder.ended and all(value.dtype == torch.long for value in recorder.values)
 
 
-@reproducible
 @given(
     st.lists(IDS, min_size=2, max_size=2),
     st.sampled_from(["w02", "w02 w03", "2 w0", "w08", "abcdef w02 w03", "w04 w0", "f w02 w"]),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation import logits_process as theirs
 
@@ -12,7 +12,6 @@ from hf_targets.phrases.decoding.processing import PhraseProcessors, phrase_proc
 from tests.phrases.models import vocabulary_of
 from tests.tiny_models import VOCAB
 
-reproducible = settings(derandomize=True, deadline=None, max_examples=25)
 FIRST = vocabulary_of([1, 2], [2, 3, 1], [3, 3], [1, 2, 3, 4], [4, 1, 1])
 SECOND = vocabulary_of([2, 1], [3, 4], [1, 1, 2], [4, 4], [1, 3])
 IDS = st.lists(st.one_of(st.integers(1, 4), st.integers(VOCAB, VOCAB + 4)), min_size=5, max_size=5)
@@ -51,7 +50,6 @@ def stands_in(part, text):
     return any(text[start : start + len(part)] == part for start in range(len(text) - len(part) + 1))
 
 
-@reproducible
 @given(ROWS, st.integers(0, 4))
 def test_repetition_penalty_is_on_tokens_and_phrases_that_stand_in_the_text(rows, ignored):
     before, after = processed(theirs.RepetitionPenaltyLogitsProcessor(1.5, prompt_ignore_length=ignored), rows)
@@ -78,7 +76,6 @@ def repeats_ngram(text, tokens, size):
     return any(ngram in ngrams[:index] for index, ngram in enumerate(ngrams) if index >= first_new)
 
 
-@reproducible
 @given(ROWS, st.integers(1, 4))
 def test_blocked_ngrams_are_those_of_the_expanded_text(rows, size):
     check_blocked(theirs.NoRepeatNGramLogitsProcessor(size), rows, lambda *texts: repeats_ngram(*texts, size))
@@ -93,13 +90,11 @@ def completes(sequences):
     return is_blocked
 
 
-@reproducible
 @given(ROWS, st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=3))
 def test_bad_words_also_block_phrases_that_would_write_them(rows, words):
     check_blocked(theirs.NoBadWordsLogitsProcessor(words, END), rows, completes(words))
 
 
-@reproducible
 @given(ROWS, st.lists(st.integers(1, 5), min_size=1, max_size=2))
 def test_suppressed_tokens_also_block_phrases_that_have_them(rows, suppressed):
     check_blocked(theirs.SuppressTokensLogitsProcessor(suppressed), rows, completes([[token] for token in suppressed]))
@@ -143,7 +138,6 @@ def test_processors_are_applied_in_their_order():
     assert (after[:, 5] == -1).all() and (after[:, 1] == -torch.inf).all()
 
 
-@reproducible
 @given(IDS)
 def test_a_text_of_tokens_alone_has_the_scores_of_transformers_on_tokens(row):
     row = [id_ for id_ in row if id_ < VOCAB] or [1]
@@ -169,7 +163,6 @@ def slots_where(vocabulary, holds):
     return {id_ - VOCAB for id_ in vocabulary if holds(vocabulary.token_ids(id_))}
 
 
-@reproducible
 @given(VOCABULARIES, st.lists(TOKENS, max_size=9), SEQUENCES)
 def test_phrases_that_complete_a_sequence(vocabulary, text, sequences):
     is_blocked = completes([list(sequence) for sequence in sequences])
@@ -177,7 +170,6 @@ def test_phrases_that_complete_a_sequence(vocabulary, text, sequences):
     assert PhraseLookup(vocabulary).completing(text, sequences) == expected
 
 
-@reproducible
 @given(VOCABULARIES, st.lists(TOKENS, max_size=9), st.integers(1, 4))
 def test_phrases_that_repeat_an_ngram(vocabulary, text, size):
     expected = slots_where(vocabulary, lambda phrase: repeats_ngram(text, list(phrase), size))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets import PhraseFeed, PhraseSchedule
@@ -13,11 +13,9 @@ from hf_targets.phrases.generation import PhraseGenerationState
 from tests.phrases.models import make_phrase_model, random_vocabulary, vocabulary_of
 from tests.tiny_models import VOCAB, token_ids
 
-reproducible = settings(derandomize=True, deadline=None, max_examples=25)
 SHARES = st.integers(0, 100).map(lambda share: share / 100)
 
 
-@reproducible
 @given(SHARES, SHARES, st.integers(1, 20), st.integers(0, 10_000))
 def test_a_schedule_starts_with_its_share_and_only_grows_to_all(initial, added, every, num_phrases):
     schedule = PhraseSchedule(initial, added, every)
@@ -29,7 +27,6 @@ def test_a_schedule_starts_with_its_share_and_only_grows_to_all(initial, added, 
         assert schedule(100 * every, num_phrases) == num_phrases
 
 
-@reproducible
 @given(SHARES, SHARES, st.integers(1, 20), st.integers(0, 60))
 def test_a_share_is_added_every_so_many_tokens_and_rounded_up(initial, added, every, num_tokens):
     share = min(100, round(100 * initial) + round(100 * added) * (num_tokens // every))

@@ -2,7 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
@@ -35,14 +35,12 @@ def naive_counts(corpus, max_tokens):
     )
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(ids=IDS, phrases=PHRASES)
 @example(ids=[0, 2, 2, 0, 2, 2, 0, 1, 1], phrases=[(2, 1, 0), (2, 0), (2, 2, 0, 1, 0)])  # begins inside a failed one
 def test_matches_are_the_longest_from_left_to_right(ids, phrases):
     assert ForwardMaximumMatching(phrases).spans(of_ids(ids)).tolist() == naive_matches(ids, phrases)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(corpus=st.lists(IDS, min_size=1, max_size=4), min_count=st.integers(1, 4), max_tokens=st.integers(2, 6))
 def test_the_mined_table_has_exactly_the_frequent_runs(corpus, min_count, max_tokens):
     counts = naive_counts(corpus, max_tokens)

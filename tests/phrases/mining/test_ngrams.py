@@ -2,7 +2,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from nltk.tokenize import NLTKWordTokenizer
 
@@ -30,7 +30,6 @@ def cut(text, miner):
     return [text.text[text.offsets[start, 0] : text.offsets[end - 1, 1]] for start, end in miner.spans(text)]
 
 
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(
     ids=st.lists(st.integers(0, 4), max_size=12), sizes=st.lists(st.integers(2, 6), min_size=2, max_size=2).map(sorted)
 )
@@ -45,7 +44,6 @@ def test_token_ngrams_are_all_windows_without_a_special_token(ids, sizes):
     assert TokenNgrams(*sizes).spans(text).tolist() == expected
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(text=TEXTS)
 def test_words_are_those_of_the_word_tokenizer_wherever_it_can_place_them(text):
     expected, start = [], 0
@@ -58,7 +56,6 @@ def test_words_are_those_of_the_word_tokenizer_wherever_it_can_place_them(text):
     assert WordNgrams(1, 1).spans(by_character(text)).tolist() == expected
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(text=TEXTS)
 def test_word_ngrams_are_sorted_distinct_within_a_line_and_end_with_words(text):
     tokenized = TokenizedText.from_text(text, BPE)
@@ -76,7 +73,6 @@ def test_word_ngrams_are_sorted_distinct_within_a_line_and_end_with_words(text):
         assert own.isdisjoint(index for token in others for index in range(*tokenized.offsets[token]))
 
 
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(lengths=st.lists(st.integers(0, 8), max_size=4), least=st.integers(2, 4), more=st.integers(0, 3))
 def test_every_window_of_words_in_a_line_is_given(lengths, least, more):
     text = TokenizedText.from_text("".join(" ".join(["cat"] * length) + "\n" for length in lengths), WORDS)

@@ -2,7 +2,7 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import ByT5Tokenizer
@@ -27,7 +27,6 @@ def id_lists(tokenizer, min_size=0):
 
 
 @tokenizers
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(data=st.data())
 def test_any_ids_keep_their_number_and_cover_their_text_in_order(tokenizer, data):
     ids = data.draw(id_lists(tokenizer))
@@ -46,7 +45,6 @@ def test_any_ids_keep_their_number_and_cover_their_text_in_order(tokenizer, data
 
 
 @tokenizers
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(data=st.data(), text=TEXTS)
 def test_a_block_of_a_text_has_the_characters_that_the_tokenizer_decodes(tokenizer, data, text):
     ids = TokenizedText.from_text(text, tokenizer).ids
@@ -57,7 +55,6 @@ def test_a_block_of_a_text_has_the_characters_that_the_tokenizer_decodes(tokeniz
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, TRIMMED, METASPACE], ids=["bpe", "trimmed", "metaspace"])
-@settings(max_examples=25, derandomize=True, deadline=None)
 @given(text=TEXTS)
 def test_the_ids_of_a_text_give_the_text_and_its_offsets_again(tokenizer, text):
     expected = TokenizedText.from_text(text, tokenizer)

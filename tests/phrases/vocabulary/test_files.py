@@ -19,7 +19,7 @@ def state(vocabulary):
 
 
 @every_tokenizer
-@settings(derandomize=True, deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(documents=st.lists(TEXTS, max_size=3), data=st.data())
 def test_loading_gives_back_ids_texts_sources_and_what_was_removed(tmp_path_factory, tokenizer, documents, data):
     vocabulary = PhraseVocabulary.from_documents(documents, tokenizer, TokenNgrams(2, 3), vocab_size=2000)

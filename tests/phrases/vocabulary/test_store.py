@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
@@ -19,7 +19,6 @@ def table_of(phrases):
     return table
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
 @given(data=st.data())
 def test_adding_and_removing_leaves_what_a_plain_dictionary_has(data):
     table, living, given_ids = table_of([]), {}, []
@@ -77,7 +76,6 @@ def test_a_copy_has_the_same_phrases_and_grows_alone(copied):
     assert (list(store), list(other), store.arrays()[2].tolist()) == ([100, 101], [101, 102], [True, True])
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
 @given(
     found=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 2)), max_size=12),
     gone=st.sets(st.sampled_from("abcx")),
@@ -114,7 +112,6 @@ steps = st.lists(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
 @given(steps)
 @example([("add", name, [phrase], 0) for name, phrase in (("a", 7), ("b", 5), ("c", 6))])
 def test_a_table_keeps_what_a_dictionary_of_lists_keeps(steps):
