@@ -112,13 +112,11 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
     def from_base(
         cls, base: PreTrainedModel | str | PathLike, *, backbone_kwargs: dict[str, Any] | None = None, **config: Any
     ) -> Self:
-        """Give a causal language model the layers that read neighbours.
+        """Give a causal model, which is used without a copy, or that of a name or path, layers that read neighbours.
 
         Args:
-            base: The model, used without a copy, or its name or path.
-            backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` if it is a name or a path.
-            config: `layers`, `chunk_length`, `neighbor_length`, `num_encoder_layers`, `freeze_base`. If `base` is a
-                name or a path, also `LOADING_ARGUMENTS`, such as `dtype`.
+            backbone_kwargs: Passed to `AutoModelForCausalLM.from_pretrained` if `base` is a name or a path.
+            config: Fields of `RetroConfig`; with a name or a path also `LOADING_ARGUMENTS`, such as `dtype`.
         """
         fields, loading = split_fields(RetroConfig, config, _FIELDS)
         loading |= backbone_kwargs or {}
@@ -151,7 +149,6 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
             neighbor_ids: (batch, chunks, k, length), those of each row's chunks from its first token on, with a cache
                 too. They may be fewer than the chunks; those of a chunk that is not whole are not read. None: none.
             neighbor_mask: Of the same shape, 0 at padding and where a neighbour is missing; None: all are there.
-            kwargs: Passed to the backbone, as the other arguments are.
         Raises:
             ValueError: If neighbours have another shape or other ids, or the cache was filled without them.
         """
@@ -227,11 +224,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
     def save_pretrained(
         self, save_directory: str | PathLike, *args: Any, retro_only: bool = False, **kwargs: Any
     ) -> None:
-        """Save the model, or with `retro_only` the new layers alone, with the name of the base and a hash of it.
-
-        Raises:
-            ValueError: With `retro_only`, if the base has no name, or was trained since.
-        """
+        """Save the model, or with `retro_only` the new layers alone, with the name of their base and a hash of it."""
         if retro_only:
             if not self.config.base_model_name_or_path or self.config.base_hash != _hash(self.backbone):
                 raise ValueError("retro_only=True needs a base with a name that was not trained; save the whole model")
@@ -244,11 +237,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike, *args: Any, **kwargs: Any) -> Any:
-        """Load a model, or new layers alone and their base, which `base_model_name_or_path=` may name anew.
-
-        Raises:
-            ValueError: As `StrictLoading`, or if the base is not that of the new layers.
-        """
+        """Load a model, or new layers alone and their base, which `base_model_name_or_path=` may name anew."""
         name, hub = pretrained_model_name_or_path, {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
         values, _ = PreTrainedConfig.get_config_dict(name, **hub)
         if not values.get("retro_only"):

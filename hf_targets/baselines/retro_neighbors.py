@@ -31,12 +31,8 @@ class ChunkNeighbors:
 
     Args:
         documents: A `DocumentCollection`, or texts by id.
-        tokenizer: The model's.
         encoder: Of texts by id, as for `DocumentRetriever`; None: they are found by shared words (TF-IDF).
-        k: Neighbours of a chunk.
-        chunk_length, length: Tokens of a chunk and of a neighbour, as the model has them.
-    Raises:
-        ValueError: If a number is below 1, or documents are not texts by id.
+        k, chunk_length, length: Neighbours of a chunk, and tokens of a chunk and of a neighbour, as the model has them.
     Source: Borgeaud et al. 2022, section 2.3.
     Departs: a passage is found by all of its text; theirs by its first chunk, without what follows.
     """
@@ -67,11 +63,9 @@ class ChunkNeighbors:
         """Return a data set with the columns `neighbor_ids` and `neighbor_mask`, (chunks, k, length) in each row.
 
         Args:
-            dataset: Rows with `input_ids`, such as the blocks of `pack_blocks`.
+            dataset: Rows with `input_ids`, such as the blocks of `pack_blocks`; one of them has a whole chunk.
             own_text: Whether a document may share 8 tokens in a row with the block: it tells what is to be predicted.
                 Otherwise the next ones take its place, and what is then missing is masked.
-        Raises:
-            ValueError: If no row has a whole chunk.
         """
         size, most = self.chunk_length, max(map(len, dataset["input_ids"]), default=0) // self.chunk_length
         if not most:
