@@ -6,6 +6,8 @@ from .awd_lstm.model import AwdLstmForCausalLM as AwdLstmForCausalLM
 from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
 from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArguments
 from .backbones.reformer.repair import repair_reformer as repair_reformer
+from .baselines.copy_collator import CopyCollator as CopyCollator
+from .baselines.copy_generator import CopyGenerator as CopyGenerator
 from .baselines.knn import KnnProcessor as KnnProcessor
 from .baselines.knn_datastore import KnnDatastore as KnnDatastore
 from .baselines.multiword_tokens import transfer_vocabulary as transfer_vocabulary

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = ("maths", "data", "retrieval", "backbones", "training", "evaluation", "figures")
 """Shared folders; each imports itself and those before it."""
 USES = {
-    "baselines": {"neural_cache"},
+    "baselines": {"neural_cache", "phrases"},
     "masked_diffusion": {"curves"},
     "gaussian_diffusion": {"curves", "multitoken"},
     "semi_autoregressive": {"curves"},

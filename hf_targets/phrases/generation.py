@@ -106,6 +106,8 @@ class PhraseGenerationState:
 class PhraseGenerationMixin(GenerationMixin):
     """`GenerationMixin` for a model with a `backbone` and a `phrase_table`."""
 
+    generation_state = PhraseGenerationState
+
     @torch.no_grad()
     def generate(
         self,
@@ -192,7 +194,7 @@ class PhraseGenerationMixin(GenerationMixin):
             prior[name] = value = 0.0 if value is None else value
             if not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, got {value}")
-        state = PhraseGenerationState(
+        state = self.generation_state(
             self.phrase_table,
             phrases,
             schedule=phrase_schedule,

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast as Fast
 
 from hf_targets import add_lora, transfer_vocabulary, word_level_tokenizer
 from hf_targets.baselines.multiword_tokens import multiword_tokenizer
-from tests.small_tokenizers import BPE, LEGACY, METASPACE, SENTENCES, WORDS, WRITTEN, reproducible
+from tests.small_tokenizers import BPE, LEGACY, METASPACE, SENTENCES, WORDS, WRITTEN
 from tests.tiny_backbones import VOCAB, make_backbone, token_ids
 from tests.tiny_masked import make_masked_backbone
 from tests.tiny_seq2seq import make_pair_backbone
@@ -65,7 +65,6 @@ TOKENIZERS = {
 NEW = {name: multiword_tokenizer(tokenizer, SENTENCES, 30, max_words=4) for name, tokenizer in TOKENIZERS.items()}
 
 
-@reproducible
 @given(st.lists(st.sampled_from(PARTS), max_size=9).map("".join))
 @example(text=" a dog<0x0A>")
 @example(text="<0x0A> a dog  the cat's")
@@ -81,7 +80,6 @@ def test_new_tokens_are_old_ones_put_together_with_their_characters_and_text(nam
     assert new.decode(now["input_ids"]) == TOKENIZERS[name].decode(was["input_ids"])
 
 
-@reproducible
 @given(st.lists(st.sampled_from(["a", "dog", "saw", "the", "cat", "sat", "on", "flat", "mats"]), max_size=12))
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_leftmost_and_of_those_the_longest_ngram_is_taken(name, words):

@@ -28,7 +28,13 @@ def test_the_translation_models_of_a_table_are_trained_and_their_decoders_states
     sizes = {"embedding_size": 16, "hidden_size": 16, "num_hidden_layers": 1}
     lstm = {"target": None, "attention": "eager", "config": {"model_type": "lstm_translation", **sizes}}
     rows = {"cosine": {"target": None, "cosine_weight": 1.0}, "lstm": lstm}
-    small = {"rows": rows, "num_beams": 1, "max_train_pairs": 20, "max_eval_pairs": 4, "output_dir": str(tmp_path / "runs")}
+    small = {
+        "rows": rows,
+        "num_beams": 1,
+        "max_train_pairs": 20,
+        "max_eval_pairs": 4,
+        "output_dir": str(tmp_path / "runs"),
+    }
     (tmp_path / "table.yaml").write_text(json.dumps({"include": str(smoke), **small, "disable_tqdm": True}))
     given = ("--table", tmp_path / "table.yaml", "--num_states", 40)
     printed = run_recipe("inspect_embeddings", *given, "--output_dir", tmp_path / "out")

@@ -12,7 +12,7 @@ from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.tokenization import character_ends, len_common_prefix
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseVocabulary
-from tests.small_tokenizers import BPE, METASPACE, TEXTS, WORDS, every_tokenizer, reproducible, subword_tokenizer
+from tests.small_tokenizers import BPE, METASPACE, TEXTS, WORDS, every_tokenizer, subword_tokenizer
 
 
 def ids_of(text, tokenizer):
@@ -46,7 +46,6 @@ def test_no_phrase_has_a_special_token_without_a_role():
 
 
 @every_tokenizer
-@reproducible
 @given(text=TEXTS, other=TEXTS)
 def test_decoding_an_encoded_text_gives_what_its_tokens_give(tokenizer, text, other):
     vocabulary = vocabulary_of([text, other], tokenizer)
@@ -58,7 +57,6 @@ def test_decoding_an_encoded_text_gives_what_its_tokens_give(tokenizer, text, ot
 
 
 @every_tokenizer
-@reproducible
 @given(data=st.data(), text=TEXTS)
 def test_spans_cut_the_text_of_each_phrase_out_of_the_output(tokenizer, data, text):
     vocabulary = vocabulary_of([text], tokenizer)
@@ -86,7 +84,6 @@ def test_a_character_split_between_phrases_belongs_to_the_one_that_ends_it():
 
 
 @subword_tokenizer
-@reproducible
 @given(text=TEXTS, data=st.data())
 def test_character_ends_from_neighbours_are_those_from_whole_prefixes(tokenizer, text, data):
     ids = ids_of(text + " the cat" * 8 + text, tokenizer)
@@ -151,7 +148,6 @@ def test_the_sources_of_a_duplicate_are_joined_and_its_id_stays():
 
 
 @every_tokenizer
-@reproducible
 @given(documents=st.lists(TEXTS, max_size=3))
 def test_each_source_is_where_its_document_has_the_phrase(tokenizer, documents):
     named = {f"document {index}": text for index, text in enumerate(documents)}
