@@ -11,6 +11,8 @@ from .baselines.copy_generator import CopyGenerator as CopyGenerator
 from .baselines.knn import KnnProcessor as KnnProcessor
 from .baselines.knn_datastore import KnnDatastore as KnnDatastore
 from .baselines.multiword_tokens import transfer_vocabulary as transfer_vocabulary
+from .baselines.retro import RetroForCausalLM as RetroForCausalLM
+from .baselines.retro_neighbors import ChunkNeighbors as ChunkNeighbors
 from .cosine.geometry import embedding_geometry as embedding_geometry
 from .cosine.negative_direction import direction_certificate as direction_certificate
 from .cosine.negative_direction import softmax_inputs as softmax_inputs

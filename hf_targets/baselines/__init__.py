@@ -1,1 +1,1 @@
-"""Other ways to use a text when a model writes, to compare with: kNN-LM, and a larger static vocabulary."""
+"""Other ways to use a text when a model writes, to compare with: kNN-LM, RETRO, and a larger static vocabulary."""

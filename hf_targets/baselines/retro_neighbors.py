@@ -1,0 +1,135 @@
+"""Neighbours of chunks of a text: documents of a collection, found for a data set or while a model writes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from hf_targets.retrieval.documents import DocumentRetriever
+from hf_targets.retrieval.encoders import Encoder
+
+Retrieve = Callable[[list[list[int]]], Sequence[Sequence[Sequence[int]]]]
+"""Gives each chunk, which is a list of ids, its neighbours, which are lists of ids; best first, and perhaps none."""
+
+_OWN_RUN = 8  # ids in a row that a text and a document of it share
+
+
+class ChunkNeighbors:
+    """The documents nearest to a chunk, for data sets (`add_to`) and as `retrieve` of `RetroForCausalLM.generate`.
+
+    A document is a passage: what a chunk is like, and how that goes on. The model reads its first `length` tokens.
+
+    >>> from hf_targets import word_level_tokenizer
+    >>> shelf = {"pets": "the cat sat on the mat", "sky": "stars and planets shine"}
+    >>> tokenizer = word_level_tokenizer([*shelf.values()])
+    >>> neighbors = ChunkNeighbors(shelf, tokenizer, k=1, chunk_length=3)
+    >>> [tokenizer.decode(ids) for (ids,) in neighbors([tokenizer("and stars shine")["input_ids"]])]
+    ['stars and planets shine']
+
+    Args:
+        documents: A `DocumentCollection`, or texts by id.
+        encoder: Of texts by id, as for `DocumentRetriever`; None: they are found by shared words (TF-IDF).
+        k, chunk_length, length: Neighbours of a chunk, and tokens of a chunk and of a neighbour, as the model has them.
+    Source: Borgeaud et al. 2022, section 2.3.
+    Departs: a passage is found by all of its text; theirs by its first chunk, without what follows.
+    """
+
+    def __init__(
+        self,
+        documents: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        encoder: Encoder | Callable[[list[str]], Any] | None = None,
+        k: int = 2,
+        chunk_length: int = 64,
+        length: int = 128,
+    ) -> None:
+        if min(k, chunk_length, length) < 1:
+            raise ValueError(f"k, chunk_length and length must be 1 or more, got {k}, {chunk_length} and {length}")
+        made = DocumentRetriever.lexical if encoder is None else lambda texts: DocumentRetriever(texts, encoder)
+        self._retrieve = (documents if hasattr(documents, "retrieve") else made(documents)).retrieve
+        self.documents, self.tokenizer = documents, tokenizer
+        self.k, self.chunk_length, self.length = k, chunk_length, length
+        self._ids: dict[str, list[int]] = {}
+
+    def __call__(self, chunks: list[list[int]]) -> list[list[list[int]]]:
+        """Return the ids of up to k neighbours of each chunk; a chunk without words has none."""
+        return [[ids[: self.length] for ids in some] for some in self._nearest(chunks, self.k)]
+
+    def add_to(self, dataset: Dataset, *, own_text: bool = False) -> Dataset:
+        """Return a data set with the columns `neighbor_ids` and `neighbor_mask`, (chunks, k, length) in each row.
+
+        Args:
+            dataset: Rows with `input_ids`, such as the blocks of `pack_blocks`; one of them has a whole chunk.
+            own_text: Whether a document may share 8 tokens in a row with the block: it tells what is to be predicted.
+                Otherwise the next ones take its place, and what is then missing is masked.
+        """
+        size, most = self.chunk_length, max(map(len, dataset["input_ids"]), default=0) // self.chunk_length
+        if not most:
+            raise ValueError(f"neighbours need a whole chunk, {size} tokens, and no row has so many; use longer blocks")
+        added: dict[str, list[Any]] = {"neighbor_ids": [], "neighbor_mask": []}
+        for row in map(dict, dataset.with_format(None)):
+            ids, mask = row["input_ids"], row.get("attention_mask")
+            ids = ids if mask is None else [one for one, keep in zip(ids, mask, strict=True) if keep]
+            found = self._nearest(_chunks(ids, size), self.k + 4 + len(ids) // 16)  # some may be of the text itself
+            runs = {n: {*zip(*(ids[at:] for at in range(n)), strict=False)} for n in range(1, _OWN_RUN + 1)}
+            found = [[one for one in some if own_text or not _shares_run(one, runs)] for some in found]
+            for name, tensor in neighbor_tensors([found], most, self.k, self.length).items():
+                added[name].append(tensor[0].numpy())
+        return concatenate_datasets([dataset, Dataset.from_dict(added)], axis=1)
+
+    def _nearest(self, chunks: list[list[int]], k: int) -> list[list[list[int]]]:
+        """Return the ids of the whole documents nearest to each chunk."""
+        texts = [str(self.tokenizer.decode(chunk, skip_special_tokens=True)) for chunk in chunks]
+        asked = [at for at, text in enumerate(texts) if text.strip()]
+        nearest: list[list[list[int]]] = [[] for _ in texts]
+        for at, found in zip(asked, self._retrieve([texts[at] for at in asked], k), strict=True):
+            nearest[at] = [self._read(name) for name, _ in found]
+        return nearest
+
+    def _read(self, name: str) -> list[int]:
+        if name not in self._ids:
+            self._ids[name] = self.tokenizer(self.documents[name], add_special_tokens=False)["input_ids"]  # pyright: ignore
+        return self._ids[name]
+
+
+def _chunks(ids: list[int], size: int) -> list[list[int]]:
+    return [ids[at : at + size] for at in range(0, len(ids) - size + 1, size)]
+
+
+def _shares_run(document: list[int], runs: dict[int, set[tuple[int, ...]]]) -> bool:
+    size = min(_OWN_RUN, len(document))
+    return any(tuple(document[at : at + size]) in runs[size] for at in range(len(document) - size + 1))
+
+
+def written_neighbors(
+    ids: Tensor, mask: Tensor | None, found: dict[tuple[int, ...], Any], retrieve: Retrieve, size: int, length: int
+) -> dict[str, Tensor]:
+    """Return the neighbours of the chunks of texts (batch, time), whose padding has mask 0, as arguments of `forward`.
+
+    Those of chunks that are not in `found` yet are retrieved, and added to it.
+    """
+    mask = torch.ones_like(ids) if mask is None else mask
+    if mask.shape != ids.shape:
+        raise ValueError(f"retrieve needs the ids of the whole text, got {ids.shape[1]} of {mask.shape[1]} tokens")
+    rows = [_chunks(row[keep.bool()].tolist(), size) for row, keep in zip(ids, mask, strict=True)]
+    if new := list({tuple(chunk) for row in rows for chunk in row} - found.keys()):
+        found |= zip(new, retrieve(list(map(list, new))), strict=True)
+    neighbors = [[found[tuple(chunk)] for chunk in row] for row in rows]
+    k = max((len(some) for row in neighbors for some in row), default=0)
+    tensors = neighbor_tensors(neighbors, max(map(len, rows)), max(k, 1), length)
+    return {name: tensor.to(ids.device) for name, tensor in tensors.items()}
+
+
+def neighbor_tensors(rows: Sequence[Sequence[Any]], num_chunks: int, k: int, length: int) -> dict[str, Tensor]:
+    """Return the first k neighbours of the chunks of rows as ids and mask, (rows, num_chunks, k, length)."""
+    ids, mask = torch.zeros(2, len(rows), num_chunks, k, length, dtype=torch.long)
+    for row, chunks in enumerate(rows):
+        for chunk, neighbors in enumerate(chunks):
+            for place, neighbor in enumerate(neighbors[:k]):
+                some = torch.as_tensor(neighbor, dtype=torch.long)[:length]
+                ids[row, chunk, place, : len(some)], mask[row, chunk, place, : len(some)] = some, 1
+    return {"neighbor_ids": ids, "neighbor_mask": mask}
