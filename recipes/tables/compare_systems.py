@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from continue_texts import KINDS, Given, System
 
-from hf_targets import CopyGenerator, continue_prefixes
+from hf_targets import ChunkNeighbors, CopyGenerator, RetroForCausalLM, continue_prefixes
 from lab.continuations import ContinuationSettings, TextComparison
 from lab.results import shareable, write_json, write_results
 from lab.settings import parse_settings
@@ -74,7 +74,14 @@ def cog(given: Given, *, model: str, encoder: str) -> System:
     return System(found, {"prepare": prepare})
 
 
-KINDS |= {"cog": cog}
+def retro(given: Given, *, model: str, k: int = 2) -> System:
+    """Read neighbours of each chunk among the documents, with a trained model of RETRO."""
+    found = RetroForCausalLM.from_pretrained(model, dtype=given.setup.dtype).eval()
+    sizes = {"chunk_length": found.config.chunk_length, "length": found.config.neighbor_length}
+    return System(found, {"retrieve": ChunkNeighbors(given.documents, given.tokenizer, k=k, **sizes)})
+
+
+KINDS |= {"cog": cog, "retro": retro}
 
 
 def add_costs(compared: TextComparison, systems: dict[str, System], given: Given, setup: Setup) -> None:

@@ -21,6 +21,7 @@ from hf_targets import (
     CopyGenerator,
     MultiTokenForMaskedLM,
     MultiTokenForSeq2SeqLM,
+    RetroForCausalLM,
     SemiAutoregressiveForCausalLM,
     encode_pairs,
     load_corpus,
@@ -78,7 +79,7 @@ def test_systems_are_compared_on_the_same_texts_and_those_that_only_draft_write_
     assert run_recipe("continue_texts", *given) == run_recipe("continue_texts", *given, *options)
 
 
-def test_models_of_cog_are_compared_too_and_write_as_their_base_before_training(finetuned, tmp_path):
+def test_models_of_cog_and_retro_are_compared_too_and_write_as_their_base_before_training(finetuned, tmp_path):
     name, texts = finetuned[0] / "plain-seed0", load_corpus(small_text())["train"]["text"]
     base, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     reader, sizes = train_masking_tokenizer(texts, 300), {"num_attention_heads": 2, "intermediate_size": 8}
@@ -86,12 +87,13 @@ def test_models_of_cog_are_compared_too_and_write_as_their_base_before_training(
     copying = CopyGenerator.from_base(base, encoder, tokenizer=tokenizer, encoder_tokenizer=reader)
     copying.save_pretrained(tmp_path / "cog")
     reader.save_pretrained(tmp_path / "reader")
+    RetroForCausalLM.from_base(base).save_pretrained(tmp_path / "retro")
     of_cog = {"kind": "cog", "model": str(tmp_path / "cog"), "encoder": str(tmp_path / "reader")}
-    rows = {"base": {}, "CoG": of_cog}
+    rows = {"base": {}, "CoG": of_cog, "RETRO": {"kind": "retro", "model": str(tmp_path / "retro")}}
     given = ["--model", name, "--dataset", small_text(), "--rows", json.dumps(rows), "--output_dir", tmp_path]
     run_recipe("tables/compare_systems", *given)
     found = [one["diversity"] for (one,) in json.loads((tmp_path / "results.json").read_text())["figures"].values()]
-    assert len(found) == 2 and len(set(found)) == 1
+    assert len(found) == 3 and len(set(found)) == 1
 
 
 def results(folder, *names):
