@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from unittest.mock import patch
 
 import torch
@@ -68,7 +68,7 @@ class Given:
 def lookup(given: Given, *, documents: bool = False, **writing: Any) -> System:
     """Draft what followed the last tokens before: in the documents nearest to the text, or in the text alone."""
     writing = {"prompt_lookup_num_tokens": 10, "batch_size": 1, **writing}  # one text at a time
-    drafts, found = PromptLookupCandidateGenerator.get_candidates, [torch.empty(0)]
+    drafts, found = cast(Any, PromptLookupCandidateGenerator.get_candidates), [torch.empty(0)]
 
     def prepare(prefixes: Any, new_tokens: int) -> Any:
         text = "".join(given.nearest(prefixes[0].tokens).values())

@@ -197,7 +197,8 @@ class KnnDatastore:
 
 def _runs(words: np.ndarray) -> np.ndarray:
     """Return hashes of all runs of `_RUN` words (n,)."""
-    count, found = max(0, len(words) - _RUN + 1), np.uint64(0)
+    count = max(0, len(words) - _RUN + 1)
+    found = np.zeros(count, np.uint64)
     for start in range(_RUN):
         found = found * _BASE + words[start : start + count].astype(np.uint64)
     return found

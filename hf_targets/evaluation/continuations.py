@@ -147,12 +147,13 @@ def continue_prefixes(
             group = prefixes[start : start + batch_size]
             rows = [[*before, *prefix.tokens] for prefix in group]
             ids = torch.tensor(rows, device=execution_device(model))
-            mask, begin = torch.ones_like(ids), settled_time(ids.device)
+            begun_on, mask = ids.device, torch.ones_like(ids)
+            begin = settled_time(begun_on)
             prepared, expansions = prepare(group, new_tokens) if prepare else ({"max_new_tokens": new_tokens}, None)
             ids, mask = prepared.pop("input_ids", ids), prepared.pop("attention_mask", mask)
-            ready = settled_time(ids.device)
+            ready = settled_time(begun_on)
             output: Any = model.generate(ids, attention_mask=mask, **prepared, **arguments)  # pyright: ignore
-            end = settled_time(ids.device)
+            end = settled_time(begun_on)
             for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
                 expand = _static_token if expansions is None else expansions[number]
                 length = next((place for place, id_ in enumerate(row, start=1) if id_ in ends), len(row))

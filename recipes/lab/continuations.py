@@ -191,7 +191,7 @@ class TextComparison:
         set_seed(seed)
         if prepare is None and isinstance(model, DynamicVocabForCausalLM):
             prepare = with_phrases(model, self._phrases_of)
-        given = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size}
+        given: Any = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size}
         given |= {**self._writing, **writing}
         if (asked := self._settings.instruction) is not None:
             message = encode_prompt(self._tokenizer, [{"role": "user", "content": asked}])["input_ids"]

@@ -83,7 +83,7 @@ def train(model: Any, tokenizer: Any, first: int, setup: Setup, args: TrainingAr
 
 def main(setup: Setup, args: TrainingArguments) -> str:
     """Measure each vocabulary before training, train the last one, and return both tables."""
-    texts, name = setup.load(), setup.model_name_or_path
+    texts, name = setup.load(), str(setup.model_name_or_path)
     old: Any = AutoTokenizer.from_pretrained(name)
     pieces = pieces_of(setup, texts["test"]["text"])
 
