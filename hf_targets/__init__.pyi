@@ -89,6 +89,9 @@ from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSe
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
 from .multitoken.trainer import MultiTokenTrainingArguments as MultiTokenTrainingArguments
+from .multitoken.trl_trainers import MultiTokenDPOTrainer as MultiTokenDPOTrainer
+from .multitoken.trl_trainers import MultiTokenGRPOTrainer as MultiTokenGRPOTrainer
+from .multitoken.trl_trainers import MultiTokenSFTTrainer as MultiTokenSFTTrainer
 from .neural_cache.cache import NeuralCache as NeuralCache
 from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities

@@ -3,6 +3,7 @@
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 
 class ZeroInitLinear(nn.Linear):
@@ -23,6 +24,19 @@ def new_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the submodule that a target adds, with peft's copies of them; [] without a target."""
     name = new_part_of(model)
     return [] if name is None else list(unwrapped(model).get_submodule(name).parameters())
+
+
+def split_new_parts(optimizer: Optimizer, model: nn.Module, rate: float | None) -> Optimizer:
+    """Return the optimizer with the parameters of a new part in groups of their own, at a rate of their own if any."""
+    ours = {id(parameter) for parameter in new_parameters(model)}
+    for group in list(optimizer.param_groups):
+        new = [p for p in group["params"] if id(p) in ours]
+        group["params"] = [p for p in group["params"] if id(p) not in ours]
+        rest = {key: value for key, value in group.items() if key != "params"}
+        optimizer.add_param_group({**rest, "params": new, **({} if rate is None else {"lr": rate})})
+    # nothing is left of a frozen backbone, whose rate the log would show
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+    return optimizer
 
 
 def check_no_adapters(model: nn.Module, what: str) -> None:

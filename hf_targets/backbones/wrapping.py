@@ -24,6 +24,7 @@ from transformers import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
+from hf_targets.backbones.new_parts import new_part_of, unwrapped
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.quantization import carry_quantizer, share_quantizer
 from hf_targets.backbones.reformer.repair import repair_reformer
@@ -37,6 +38,8 @@ LOADING_ARGUMENTS = (
     *("gguf_file", "quantization_config", "torch_dtype", "trust_remote_code", "use_safetensors", "variant"),
 )
 """Arguments that `from_base` passes on to `from_pretrained` if the base is a name or a path."""
+NEW_PARTS_LEARNING_RATE = 1e-3
+"""By default, of what a target adds to a trained model, whose own rate is too small for it."""
 
 
 class _DynamicCacheSupport:
@@ -53,6 +56,8 @@ class WrapsBackbone:
     """Name of the module that the target adds."""
     trained_by: str
     """Name of the trainer that trains all of the model."""
+    sft_trainer: str | None = None
+    """Name of the trainer that does so within TRL's SFTTrainer."""
     base_model_prefix = "backbone"
     accepts_loss_kwargs = True  # the loss is divided by num_items_in_batch
     supports_gradient_checkpointing = True
@@ -182,11 +187,15 @@ class WrapsBackbone:
         if {"trl", "sft"} <= names:
             raise ValueError(
                 f"SFTTrainer computes its own loss and would never train this model's {self.new_part}; use "
-                f"{self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
+                f"{self.sft_trainer or self.trained_by} of hf_targets, or give SFTTrainer model.backbone"
             )
         if "reward-trainer" in names:
             raise ValueError("RewardTrainer trains a classifier, and this is none; save model.backbone, and give that")
-        if "trl" in names and any(parameter.requires_grad for parameter in new_part.parameters()):
+        if (
+            "trl" in names
+            and "hf-targets" not in names
+            and any(parameter.requires_grad for parameter in new_part.parameters())
+        ):
             told = "TRL trains the backbone but not the %s, which will no longer fit: train them again with %s"
             logger.warning(told, self.new_part, self.trained_by)
         super().add_model_tags(tags)  # pyright: ignore
@@ -239,6 +248,14 @@ def is_trained(base: PreTrainedModel) -> bool:
     """Return whether a model was loaded; one that is made of a configuration may have the name of that."""
     is_part = any(getattr(parameter, "_is_hf_initialized", False) for parameter in base.parameters())
     return bool(base.name_or_path) and (is_part or hasattr(base, "_weight_conversions"))  # which a copy has too
+
+
+def new_parts_rate(model: nn.Module, learning_rate: float) -> float | None:
+    """Return the learning rate of the part that a target adds; None if it is the backbone's, which is not trained."""
+    base = getattr(unwrapped(model), "backbone", None)
+    if not isinstance(base, PreTrainedModel) or new_part_of(model) is None:
+        return None
+    return max(NEW_PARTS_LEARNING_RATE, learning_rate) if is_trained(base) else None
 
 
 def place_new_part(model: Any, base: PreTrainedModel, new_part: str) -> None:

@@ -48,6 +48,8 @@ class MultiTokenForCausalLM(MultiTokenModel, HeadsGenerationMixin):
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations".
     """
 
+    sft_trainer = "MultiTokenSFTTrainer"
+
     @classmethod
     def _output_scale(cls, backbone: PreTrainedModel) -> float | None:
         if backbone.config.is_encoder_decoder:

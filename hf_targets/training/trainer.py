@@ -27,10 +27,10 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
-from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
+from hf_targets.backbones.new_parts import new_part_of, split_new_parts, unwrapped
 from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
 from hf_targets.backbones.weight_access import num_rows
-from hf_targets.backbones.wrapping import is_trained
+from hf_targets.backbones.wrapping import new_parts_rate
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
@@ -39,8 +39,6 @@ from hf_targets.training.loss_parts import CosinePenalty, LossParts, TimedLogs
 from hf_targets.training.uploads import uploads_of_own_files
 
 WORDS_COLUMN = NUM_WORDS
-NEW_PARTS_LEARNING_RATE = 1e-3
-"""By default, of what a target adds to a trained model, whose own rate is too small for it."""
 _UNCOUNTED = -1  # words of a row without the column
 
 
@@ -158,10 +156,7 @@ class TargetTrainer(Trainer):
     @property
     def new_parts_learning_rate(self) -> float | None:
         """The learning rate of the new parts; None if they use that of the backbone, as on one that is not trained."""
-        base = getattr(unwrapped(cast(nn.Module, self.model)), "backbone", None)
-        if not isinstance(base, PreTrainedModel) or new_part_of(cast(nn.Module, self.model)) is None:
-            return None
-        return max(NEW_PARTS_LEARNING_RATE, self.args.learning_rate) if is_trained(base) else None
+        return new_parts_rate(cast(nn.Module, self.model), self.args.learning_rate)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train as Trainer does, from a checkpoint if one is given; True is the newest whole one."""
@@ -253,19 +248,10 @@ class TargetTrainer(Trainer):
 
         They have groups without one too: a model that is loaded to go on training looks trained, and its state fits.
         """
-        ours = {id(parameter) for parameter in new_parameters(cast(nn.Module, self.model))}
-        if self.optimizer is None and ours:
-            optimizer = super().create_optimizer(model)
-            rate = self.new_parts_learning_rate
-            for group in list(optimizer.param_groups):
-                new = [p for p in group["params"] if id(p) in ours]
-                group["params"] = [p for p in group["params"] if id(p) not in ours]
-                rest = {key: value for key, value in group.items() if key != "params"}
-                optimizer.add_param_group({**rest, "params": new, **({} if rate is None else {"lr": rate})})
-            # nothing is left of a frozen backbone, whose rate the log would show
-            optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
-            return optimizer
-        return super().create_optimizer(model)
+        core = cast(nn.Module, self.model)
+        if self.optimizer is not None or new_part_of(core) is None:
+            return super().create_optimizer(model)
+        return split_new_parts(super().create_optimizer(model), core, self.new_parts_learning_rate)
 
     def compute_loss(
         self,
