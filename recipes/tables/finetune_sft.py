@@ -1,0 +1,22 @@
+"""Compare TRL's supervised fine-tuning with and without heads: test loss, seconds and memory of a step, drafts.
+
+SmolLM2 with LoRA on translations as instructions (two rows, three seeds, five minutes each on a core):
+    HF_TARGETS_DATA=data python recipes/tables/finetune_sft.py recipes/settings/tables/finetune_sft/smollm2.yaml
+
+Measured: recipes/fine_tuning.md.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import finetune_sft as recipe
+
+from lab.runs import compare, parse_table
+from lab.tables import differences_table, results_table
+
+if __name__ == "__main__":
+    results = compare(recipe, **vars(parse_table(recipe, description=__doc__)))
+    names = {name: name.replace("_", " ") for rows in results.values() for name in rows[0]}
+    print(f"\n{results_table(results, names)}\n\n{differences_table(results, {'loss': 'loss'})}")
