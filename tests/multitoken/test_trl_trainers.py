@@ -10,7 +10,6 @@ from hf_targets import MultiTokenDPOTrainer, MultiTokenGRPOTrainer, MultiTokenSF
 from tests.tiny_models import WORDS, make_any, make_backbone
 from tests.trainer_runs import assert_same, losses, weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")  # TRL's own calls
 SHORT = {"max_steps": 2, "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True, "logging_steps": 1}
 SHORT |= {"learning_rate": 0.01, "save_strategy": "no"}
 TEXTS = Dataset.from_dict({"text": ["w1 w2 w3 w4 w5", "w2 w3 w7 w8 w9 w1"] * 4})

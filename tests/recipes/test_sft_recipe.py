@@ -1,12 +1,9 @@
 import json
 
-import pytest
-
 from hf_targets import MultiTokenForCausalLM
 from tests.recipes.running import run_recipe
 
 
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")  # TRL's own calls
 def test_a_model_is_tuned_by_trl_alone_and_with_heads_that_draft(finetuned, tmp_path):
     rows = [{"prompt": "the sea ", "completion": f"and the ship {n}"} for n in range(6)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))

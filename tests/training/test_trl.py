@@ -8,7 +8,6 @@ from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, S
 from tests.tiny_models import WORDS, make_any, make_backbone, new_part
 from tests.trainer_runs import weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")  # TRL's own calls
 kinds = pytest.mark.parametrize(
     ("kind", "trainer"), [("difference", "MultiTokenTrainer"), ("phrases", "DynamicVocabTrainer")]
 )
