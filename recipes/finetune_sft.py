@@ -116,7 +116,8 @@ def main(setup: Setup, args: SFTConfig) -> dict[str, float]:
 
 def speeds(model: Any, tokenizer: Any, test: Any, setup: Setup) -> dict[str, float]:
     """Return how many times as fast drafts are as plain decoding, one answer and all answers at once."""
-    asked = [row["prompt"] if "prompt" in row else row["messages"][:1] for row in test.select(range(setup.num_prompts))]
+    rows = test.select(range(min(setup.num_prompts, len(test))))
+    asked = [row["prompt"] if "prompt" in row else row["messages"][:-1] for row in rows]
     prompts = [encode_prompt(tokenizer, prompt)["input_ids"][0].tolist() for prompt in asked]
     methods = {
         "plain": DecodingMethod(model, {}),
@@ -125,7 +126,7 @@ def speeds(model: Any, tokenizer: Any, test: Any, setup: Setup) -> dict[str, flo
     }
     found = {}
     for size in (1, setup.num_prompts):
-        parts = [prompts[start : start + size] for start in range(0, setup.num_prompts, size)]
+        parts = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         batches = [left_padded(part, tokenizer.pad_token_id) for part in parts]
         batches = [{name: value.to(model.device) for name, value in batch.items()} for batch in batches]
         plain, *drafted = compare_speeds(methods, batches, max_new_tokens=setup.max_new_tokens)

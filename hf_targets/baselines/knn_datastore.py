@@ -76,7 +76,7 @@ class KnnDatastore:
             shard_size: About how many keys a process reads before it writes them; a kill loses as many.
         Raises:
             ValueError: If there is no target, the folder has another model or text, or keys are not finite in float16:
-                the datastore, which no other call could end either, is then removed.
+                a datastore that this call began is then removed, keys of an earlier one stay.
             OSError: If there is no room for the keys.
         """
         rows, folder = [row_of_block(one, at) for at, one in enumerate(dataset)], Path(folder)
@@ -102,7 +102,8 @@ class KnnDatastore:
                     try:
                         states, following = _keys_of(model, part, batch_size)
                     except ValueError:
-                        _remove(folder)
+                        if not found:
+                            _remove(folder)
                         raise
                     keys[start:end] = states.numpy()
                     keys.flush()  # before the words, which tell that keys were written
