@@ -111,7 +111,8 @@ class MultiTokenSFTTrainer(_HeadsBesideTrl, trl.SFTTrainer):
 
     All that `SFTTrainer` does stays: conversations and chat templates, `assistant_only_loss`, packing, streams, LoRA
     (the heads are trained whole beside it), NEFTune, evaluations, whose loss is that of the next token. Each part of
-    the heads' loss is logged as `loss_head_1` and so on. With `loss_weight=0` its steps are those of `SFTTrainer`.
+    the heads' loss is logged as `loss_head_1` and so on. With `loss_weight=0` and frozen heads its steps are those
+    of `SFTTrainer`, bit for bit.
 
     Args:
         model: With heads, plain or under peft, or the name or path of one.

@@ -49,8 +49,10 @@ def test_with_no_weight_on_the_heads_the_steps_are_those_of_trl(tune, frozen):
     for trainer in tuned:
         trainer.train()
     logged = [[(entry["loss"], entry["grad_norm"]) for entry in losses(trainer)] for trainer in tuned]
-    assert logged[0] == logged[1] and len(logged[0]) == 2
-    assert_same(weights(model.backbone), weights(plain), rtol=0, atol=0)
+    close = {"rtol": 0, "atol": 0} if frozen else {}  # their zeros change the order in which a norm is summed
+    torch.testing.assert_close(torch.tensor(logged[0]), torch.tensor(logged[1]), **close)
+    assert len(logged[0]) == 2
+    assert_same(weights(model.backbone), weights(plain), **close)
 
 
 @pytest.mark.parametrize("rows", ROWS)
