@@ -101,7 +101,7 @@ from .phrases.batches.generated_negatives import Retokenizer as Retokenizer
 from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
 from .phrases.batches.negatives import negatives_by_name as negatives_by_name
 from .phrases.citations import citing_phrases as citing_phrases
-from .phrases.citations import with_source_markers as with_source_markers
+from .phrases.citations import mark_sources as mark_sources
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
