@@ -46,7 +46,6 @@ from .evaluation.diversity_callback import GradientDiversityCallback as Gradient
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.quotes import check_quotes as check_quotes
-from .evaluation.translation import score_texts as score_texts
 from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
