@@ -41,7 +41,7 @@ from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.continuations import continue_prefixes as continue_prefixes
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
-from .evaluation.distance_correlation import distance_correlation as distance_correlation
+from .evaluation.distance_correlation import distance_correlations as distance_correlations
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks

@@ -26,17 +26,16 @@ def citing_phrases(
     miner: PhraseMiner,
     *,
     vocab_size: int | None = None,
-    only_markable: bool = True,
 ) -> PhraseVocabulary:
     """Return the phrases of numbered documents, each with its document's marker at its end: "dynamic vocabulary[1]".
 
-    A phrase that stands in two documents is two phrases. The name of a document in the sources is its number.
+    A phrase that stands in two documents is two phrases. The name of a document in the sources is its number. Phrases
+    with the end of a sentence or of half a word before their marker are left out (`MarkablePhrases`); windows and
+    constituents inside of them remain.
 
     Args:
         documents: Texts, in the order of their numbers in the prompt; the first is 1.
         vocab_size: As for `PhraseVocabulary`.
-        only_markable: Whether to leave out phrases with the end of a sentence or of half a word before their marker
-            (`MarkablePhrases`). Windows and constituents inside of them remain.
     Raises:
         ValueError: If there is no document, one has no text, or the tokenizer is not a fast one or cannot write a
             marker.
@@ -51,8 +50,8 @@ def citing_phrases(
                 f"a phrase must be able to end with its document's marker, and this {type(tokenizer).__name__} writes "
                 f"{marker!r} as {written!r}; take phrases without markers, and mark the text with mark_sources"
             )
-    miner = MarkablePhrases(miner) if only_markable else miner
-    return PhraseVocabulary.from_documents(named, tokenizer, miner, vocab_size=vocab_size, markers=markers)
+    mined = MarkablePhrases(miner)
+    return PhraseVocabulary.from_documents(named, tokenizer, mined, vocab_size=vocab_size, markers=markers)
 
 
 def numbered_documents(documents: Sequence[str]) -> dict[str, str]:

@@ -63,13 +63,13 @@ def test_without_the_markers_the_text_is_what_it_was(steps):
 TWO_SENTENCES = ["the cat sat on the mat. The dog saw it, e.g. a mat"]
 
 
-def cited_texts(**settings):
-    vocabulary = citing_phrases(TWO_SENTENCES, BPE, WordNgrams(2, 3), **settings)
-    return {vocabulary.text(phrase).strip() for phrase in vocabulary}
-
-
 def test_no_phrase_carries_its_marker_into_the_next_sentence():
-    kept, every = cited_texts(), cited_texts(only_markable=False)
+    miner = WordNgrams(2, 3)
+    vocabularies = (
+        citing_phrases(TWO_SENTENCES, BPE, miner),
+        PhraseVocabulary.from_documents({"1": TWO_SENTENCES[0]}, BPE, miner, markers={"1": "[1]"}),
+    )
+    kept, every = ({one.text(phrase).strip() for phrase in one} for one in vocabularies)
     assert kept < every
     assert {"the mat. The[1]", "on the mat.[1]", "mat. The[1]"} <= every - kept
     assert {"the mat[1]", "The dog saw[1]", "e.g. a[1]", "a mat[1]"} - kept == {"the mat[1]"}  # "mat." is one word
