@@ -260,11 +260,9 @@ def test_functions_of_logits_that_the_trainer_does_not_have_are_refused(argument
         make_trainer(tmp_path, **{argument: lambda *_: None})
 
 
-def test_a_plain_model_is_measured_at_each_temperature_in_one_pass(tmp_path, capsys):
+def test_a_plain_model_is_measured_at_each_temperature_in_one_pass(tmp_path):
     trainer = make_trainer(tmp_path, model := make_backbone("gpt2"), temperatures=[0.5, 2.0], logging_steps=1)
     trainer.train()
-    logged = [line for line in capsys.readouterr().out.splitlines() if "'loss'" in line]
-    assert "'seconds_left': '0'" in logged[-1] and all("'seconds'" in line for line in logged)
     measured, weight = trainer.evaluate(), model.lm_head.weight
     model.lm_head.weight = torch.nn.Parameter(weight / 2)  # untied, so that only logits are halved
     halved = make_trainer(tmp_path, model, temperatures=[]).evaluate()
