@@ -392,6 +392,8 @@ class HeadsGenerationMixin(GenerationMixin):
             raise ValueError("prompt lookup extends a chain; give draft_branches=1, or leave it out")
         if ensemble_weight:
             why = "an ensemble supports only one path"
+        elif self.config.head == "mtp":
+            why = 'heads with head="mtp" read only one path'
         elif not takes_tree_mask(self.backbone):
             why = f"{type(self.backbone).__name__} takes no tree mask in this configuration"
         else:
