@@ -14,18 +14,21 @@ from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.multitoken.heads import FutureHeads, Head
 
 
-def mtp_config(backbone: PreTrainedModel, depths: int) -> Any:
-    """Return the configuration of the layers of `depths` heads, whose indices begin at 0, as Transformers makes it.
+def native_config(backbone: PreTrainedModel, depths: int) -> Any:
+    """Return the backbone's configuration with what Transformers reads about as many layers as there are heads.
 
     Attention is full if the backbone has a layer of that type, else of the type of the last layer.
     """
-    config: Any = copy.deepcopy(backbone.config.get_text_config(decoder=True))
-    config.num_mtp_layers = depths
+    config: Any = copy.deepcopy(backbone.config)
+    of_text = config.get_text_config(decoder=True)
+    of_text.num_mtp_layers = depths
     for name in ("layer_types", "mlp_layer_types"):
-        types = getattr(config, name, None)
-        if types is not None and getattr(config, f"mtp_{name}", None) is None:
-            setattr(config, f"mtp_{name}", [types[-1] if "full_attention" not in types else "full_attention"] * depths)
-    return config.get_mtp_config()
+        types = getattr(of_text, name, None)
+        if types is not None and getattr(of_text, f"mtp_{name}", None) is None:
+            setattr(of_text, f"mtp_{name}", ["full_attention" if "full_attention" in types else types[-1]] * depths)
+    if not hasattr(of_text, "rms_norm_eps"):
+        of_text.rms_norm_eps = epsilon_of(layer_and_norm(backbone)[1])
+    return config
 
 
 def layer_and_norm(backbone: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
@@ -108,7 +111,7 @@ class MtpHead(Head):
     Names are those of DeepSeek-V3's checkpoints and of Transformers' `MtpLayer`.
 
     Args:
-        config: Of the layer, as `mtp_config` gives it.
+        config: Of the layer, as Transformers' `get_mtp_config` gives it.
         index: Of the layer in the cache.
         layer, norm: Those of the backbone, whose classes are taken.
     """
@@ -163,7 +166,8 @@ class MtpHeads(FutureHeads):
         self, config: PreTrainedConfig, width: int, vocab_size: int | None = None, *, backbone: PreTrainedModel
     ) -> None:
         layer, norm = layer_and_norm(backbone)
-        of_layers, count = mtp_config(backbone, config.num_future_heads), config.num_future_heads
+        count = config.num_future_heads
+        of_layers = native_config(backbone, count).get_mtp_config()
         super().__init__(config, width, vocab_size, [MtpHead(of_layers, n, layer, norm) for n in range(count)])
 
     def depth(self, n: int, hidden: Tensor, reading: Reading) -> Tensor:
