@@ -33,7 +33,7 @@ from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import ConjugateFactors, FutureHeads, Head
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
-from hf_targets.multitoken.mtp import MtpHead, MtpHeads, Reading
+from hf_targets.multitoken.mtp import MtpHeads, Reading
 
 
 class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
@@ -225,11 +225,9 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         return places if drafted is None else drafted.ids.to(places.device)[places]
 
     def _init_weights(self, module: nn.Module) -> None:
+        if self.config.head == "mtp" and not isinstance(module, Head | ConjugateFactors):
+            return self.backbone._init_weights(module)  # which knows its layers and norms
         # Departs: residual heads begin at 0; the paper's begin at random, on a model that is trained together with them
-        if isinstance(module, MtpHead):
-            return module.begin(self.backbone) if self.config.residual_heads else None
-        if self.config.head == "mtp" and not isinstance(module, ConjugateFactors):
-            return self.backbone._init_weights(module)  # of its own layers and norms
         if isinstance(module, Head) and self.config.residual_heads:
             module = module.last_layer
         elif not isinstance(module, ZeroInitLinear | ConjugateFactors):

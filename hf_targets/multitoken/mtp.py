@@ -7,7 +7,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
-from transformers import initialization as init
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.maths.differences import reconstruction_conjugates
@@ -37,14 +36,15 @@ def layer_and_norm(backbone: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
     Raises:
         ValueError: If the layers cannot be found.
     """
-    layers = getattr(backbone.get_decoder(), "layers", None)
-    if isinstance(layers, nn.ModuleList) and len(layers):
+    layers, embedding = getattr(backbone.get_decoder(), "layers", None), backbone.get_input_embeddings()
+    width: int = backbone.config.get_text_config(decoder=True).hidden_size
+    if isinstance(layers, nn.ModuleList) and len(layers) and getattr(embedding, "embedding_dim", width) == width:
         norm = next((part for name, part in layers[-1].named_modules() if "norm" in name), None)
         if norm is not None and epsilon_of(norm) is not None:
             return layers[-1], norm
     raise ValueError(
         f'head="mtp" is a layer of the backbone\'s own class, and {type(backbone).__name__} exposes no list `layers` '
-        'of decoder layers with norms; choose another head, such as "conditional"'
+        'of decoder layers with norms that read its embeddings; choose another head, such as "conditional"'
     )
 
 
@@ -132,20 +132,6 @@ class MtpHead(Head):
                 f'head="mtp" cannot make a {layer_class.__name__} of its own ({error}); choose another head, such as '
                 '"conditional"'
             ) from error
-
-    @property
-    def last_layer(self) -> nn.Linear:
-        """The last linear layer of the decoder layer."""
-        return [layer for layer in self.mtp_block.modules() if isinstance(layer, nn.Linear)][-1]
-
-    def begin(self, backbone: PreTrainedModel) -> None:
-        """Begin near the hidden state, and with the backbone's last norm."""
-        init.zeros_(self.last_layer.weight)
-        width = len(self.eh_proj.weight)
-        init.copy_(self.eh_proj.weight, torch.eye(width, 2 * width).roll(width, dims=1))
-        norms = [norm for norm in backbone.get_decoder().children() if type(norm) is type(self.post_norm)]
-        for own, last in zip(self.post_norm.parameters(), norms[-1].parameters() if norms else (), strict=False):
-            init.copy_(own, last)
 
     def forward(self, hidden: Tensor, embeds: Tensor, **arguments: Any) -> Tensor:
         """Map hidden states and embeddings (batch, time, d) to predicted embeddings or differences (batch, time, d)."""
