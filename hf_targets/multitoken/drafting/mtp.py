@@ -27,6 +27,7 @@ class MtpText:
 
     def __init__(self, model: MultiTokenModel, count: int) -> None:
         self._model, self._count, self._own = model, count, DynamicCache()
+        self._layers: list[Any] = self._own.layers  # one a head, as soon as it has drafted
         self._stale = 0  # positions that not all of the heads have read
 
     def read_prompt(self, outputs: Any, tokens: Int[Tensor, "batch time"], mask: Bool[Tensor, "batch length"]) -> None:
@@ -62,7 +63,7 @@ class MtpText:
 
     def end(self) -> None:
         """Take the heads' own layers out of the cache."""
-        for layer in self._own.layers:
+        for layer in self._layers:
             self._cache.remove(layer)
 
     def keep(self, taken: Int[Tensor, "rows"]) -> None:
@@ -75,9 +76,9 @@ class MtpText:
             after = torch.arange(1, chunk.shape[1] + 1, device=chunk.device)
             steps = cast(Tensor, self._held.last_steps())[:, None] + after
             self._held.extend(outputs.last_hidden_state, chunk, steps, window=0)
-        for layer in self._own.layers:
-            rows, heads, _, dim = cast(Tensor, layer.keys).shape
-            empty = cast(Tensor, layer.keys).new_zeros(rows, heads, chunk.shape[1], dim)
+        for layer in self._layers:
+            rows, heads, _, dim = layer.keys.shape
+            empty = layer.keys.new_zeros(rows, heads, chunk.shape[1], dim)
             layer.update(empty, empty)
 
     def logits(self, drafted: Int[Tensor, "rows n"]) -> Float[Tensor, "rows _"]:
@@ -88,13 +89,13 @@ class MtpText:
             self._state = states[:, -(self._stale + self._count - 1) :]
         again = self._state.shape[1]
         tokens = torch.cat([known[..., 0], drafted], dim=1)[:, -again:]  # that of each position's n-th next position
-        new = len(self._own.layers) < n
+        new = len(self._layers) < n
         if not new:
-            self._own.layers[n - 1].crop(-again)
+            self._layers[n - 1].crop(-again)
         reading = Reading.of(model.backbone, tokens, known[..., 1], self._own)
         self._state = heads.depth(n, self._state, reading)
         if new:
-            self._cache.add(self._own.layers[n - 1])
+            self._cache.add(self._layers[n - 1])
         if n == self._count:
             self._stale = 0
         output = OutputMap.of(model.backbone, model.config.output_scale)
