@@ -1,6 +1,7 @@
 """Multi-token prediction: heads that are decoder layers of the backbone's own class, each after the one before."""
 
 import copy
+import inspect
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -39,12 +40,13 @@ def layer_and_norm(backbone: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
     layers, embedding = getattr(backbone.get_decoder(), "layers", None), backbone.get_input_embeddings()
     width: int = backbone.config.get_text_config(decoder=True).hidden_size
     if isinstance(layers, nn.ModuleList) and len(layers) and getattr(embedding, "embedding_dim", width) == width:
+        takes_cache = "past_key_values" in inspect.signature(type(layers[-1]).forward).parameters
         norm = next((part for name, part in layers[-1].named_modules() if "norm" in name), None)
-        if norm is not None and epsilon_of(norm) is not None:
+        if takes_cache and norm is not None and epsilon_of(norm) is not None:
             return layers[-1], norm
     raise ValueError(
         f'head="mtp" is a layer of the backbone\'s own class, and {type(backbone).__name__} exposes no list `layers` '
-        'of decoder layers with norms that read its embeddings; choose another head, such as "conditional"'
+        'of decoder layers with norms, which read its embeddings and a cache; choose another head, as "conditional"'
     )
 
 

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any, cast
 
 import torch
+import transformers
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.new_parts import check_no_adapters
@@ -18,10 +19,10 @@ from hf_targets.multitoken.mtp import MtpHeads, layer_and_norm, native_config
 
 CODE = '''"""{base} with {count} layers of multi-token prediction, with which `generate(..., use_mtp=True)` drafts."""
 
-from transformers import {base}
+import transformers
 
 
-class {base}WithMtp({base}):
+class {base}(transformers.{base}):
     # tells Transformers which tensors of the checkpoint belong to those layers
     _keys_to_ignore_on_load_unexpected = [{patterns}]
 '''
@@ -68,7 +69,7 @@ def save_native_mtp(model: Any, folder: str | PathLike, **kwargs: Any) -> None:
         base = type(backbone).__name__
         patterns = [*known, *(rf"model\.layers\.{first + n}\." for n in range(len(heads))), r"^mtp\."]
         code = CODE.format(base=base, count=len(heads), patterns=", ".join(f'r"{pattern}"' for pattern in patterns))
-        own.config.auto_map = {"AutoModelForCausalLM": f"modeling_mtp.{base}WithMtp"}
+        own.config.auto_map = {"AutoModelForCausalLM": f"modeling_mtp.{base}"}
         with written_together(folder, "modeling_mtp.py") as unfinished:
             (unfinished / "modeling_mtp.py").write_text(code, encoding="utf-8")
     own.save_pretrained(folder, state_dict={**whole_state_dict(backbone), **added}, **kwargs)
@@ -83,7 +84,8 @@ def _check_native(backbone: PreTrainedModel, heads: MtpHeads) -> None:
         with torch.device("meta"):
             made = MtpLayer(backbone.config.get_mtp_config(), type(layer), type(norm), 0).state_dict()
         expected = {name: tensor.shape for name, tensor in heads[0].state_dict().items()}
-        same = hasattr(backbone, "lm_head") and {name: tensor.shape for name, tensor in made.items()} == expected
+        shared = hasattr(backbone, "lm_head") and getattr(transformers, type(backbone).__name__, None) is type(backbone)
+        same = shared and {name: tensor.shape for name, tensor in made.items()} == expected
         cause = "" if same else ": it makes other tensors"
     except (ImportError, AttributeError, TypeError) as error:
         same, cause = False, f": {error}"
