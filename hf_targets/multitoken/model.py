@@ -33,7 +33,7 @@ from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import ConjugateFactors, FutureHeads, Head
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
-from hf_targets.multitoken.mtp import MtpHeads, Reading
+from hf_targets.multitoken.mtp import MtpHead, MtpHeads, Reading
 
 
 class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
@@ -229,6 +229,8 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
             return self.backbone._init_weights(module)  # which knows its layers and norms
         # Departs: residual heads begin at 0; the paper's begin at random, on a model that is trained together with them
         if isinstance(module, Head) and self.config.residual_heads:
+            if isinstance(module, MtpHead):
+                return module.begin()
             module = module.last_layer
         elif not isinstance(module, ZeroInitLinear | ConjugateFactors):
             return super()._init_weights(module)

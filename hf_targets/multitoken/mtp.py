@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
+from transformers import initialization as init
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.maths.differences import reconstruction_conjugates
@@ -134,6 +135,12 @@ class MtpHead(Head):
                 f'head="mtp" cannot make a {layer_class.__name__} of its own ({error}); choose another head, such as '
                 '"conditional"'
             ) from error
+
+    def begin(self) -> None:
+        """Begin by reading the hidden state alone, which its loss falls from fastest."""
+        init.zeros_(self.last_layer.weight)
+        width = len(self.eh_proj.weight)
+        init.copy_(self.eh_proj.weight, torch.eye(width, 2 * width).roll(width, dims=1))
 
     def forward(self, hidden: Tensor, embeds: Tensor, **arguments: Any) -> Tensor:
         """Map hidden states and embeddings (batch, time, d) to predicted embeddings or differences (batch, time, d)."""
