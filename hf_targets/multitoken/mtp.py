@@ -137,7 +137,7 @@ class MtpHead(Head):
             ) from error
 
     def begin(self) -> None:
-        """Begin by reading the hidden state alone, which its loss falls from fastest."""
+        """Begin by reading the hidden state alone: the loss falls fastest then."""
         init.zeros_(self.last_layer.weight)
         width = len(self.eh_proj.weight)
         init.copy_(self.eh_proj.weight, torch.eye(width, 2 * width).roll(width, dims=1))
