@@ -91,9 +91,8 @@ class Reading:
         positions = queries + n  # of the token that is read beside the hidden state
         made: dict[str, Any] = {"position_ids": positions, "past_key_values": self.cache}
         if self.rotary is not None:
-            several = getattr(config, "rope_parameters", None) and config.nested_rope_parameter_keys(
-                config.rope_parameters
-            )
+            rope = getattr(config, "rope_parameters", None) or {}  # of each type of layer, in Gemma 3
+            several = any(isinstance(part, dict) for part in rope.values())
             typed = {"layer_type": kind} if several else {}
             made["position_embeddings"] = self.rotary(hidden, position_ids=positions, **typed)
         if "flash" in (config._attn_implementation or ""):
