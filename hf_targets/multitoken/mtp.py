@@ -3,6 +3,7 @@
 import copy
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -33,11 +34,7 @@ def native_config(backbone: PreTrainedModel, depths: int) -> Any:
 
 
 def layer_and_norm(backbone: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
-    """Return the last decoder layer of a backbone, and the first norm in it, whose classes the heads have.
-
-    Raises:
-        ValueError: If the layers cannot be found.
-    """
+    """Return a backbone's last decoder layer and the first norm in it; raise ValueError if they cannot be found."""
     layers, embedding = getattr(backbone.get_decoder(), "layers", None), backbone.get_input_embeddings()
     width: int = backbone.config.get_text_config(decoder=True).hidden_size
     if isinstance(layers, nn.ModuleList) and len(layers) and getattr(embedding, "embedding_dim", width) == width:
@@ -91,9 +88,8 @@ class Reading:
         positions = queries + n  # of the token that is read beside the hidden state
         made: dict[str, Any] = {"position_ids": positions, "past_key_values": self.cache}
         if self.rotary is not None:
-            rope = getattr(config, "rope_parameters", None) or {}  # of each type of layer, in Gemma 3
-            several = any(isinstance(part, dict) for part in rope.values())
-            typed = {"layer_type": kind} if several else {}
+            rope = getattr(config, "rope_parameters", None) or {}
+            typed = {"layer_type": kind} if any(isinstance(part, dict) for part in rope.values()) else {}  # Gemma 3
             made["position_embeddings"] = self.rotary(hidden, position_ids=positions, **typed)
         if "flash" in (config._attn_implementation or ""):
             known = steps >= 0
@@ -110,30 +106,18 @@ class Reading:
 class MtpHead(Head):
     """Norms of a hidden state and of a token's embedding, a projection of both, a decoder layer, and a norm.
 
-    Names are those of DeepSeek-V3's checkpoints and of Transformers' `MtpLayer`.
-
-    Args:
-        config: Of the layer, as Transformers' `get_mtp_config` gives it.
-        index: Of the layer in the cache.
-        layer, norm: Those of the backbone, whose classes are taken.
+    Its parts have the names of Transformers' `MtpLayer`, and the classes of the backbone's `layer` and `norm`.
     """
 
     adds_input = True
 
     def __init__(self, config: Any, index: int, layer: nn.Module, norm: nn.Module) -> None:
         super().__init__()
-        self.config, width, eps = config, config.hidden_size, epsilon_of(norm)
-        layer_class, norm_class = (type(part) for part in (layer, norm))
-        try:
-            self.enorm, self.hnorm = norm_class(width, eps=eps), norm_class(width, eps=eps)  # pyright: ignore
-            self.eh_proj = nn.Linear(2 * width, width, bias=False)
-            self.mtp_block = layer_class(config, index)
-            self.post_norm = norm_class(width, eps=eps)  # pyright: ignore
-        except (TypeError, AttributeError, IndexError) as error:
-            raise ValueError(
-                f'head="mtp" cannot make a {layer_class.__name__} of its own ({error}); choose another head, such as '
-                '"conditional"'
-            ) from error
+        self.config, width, norm_class = config, config.hidden_size, partial(type(norm), eps=epsilon_of(norm))
+        self.enorm, self.hnorm = norm_class(width), norm_class(width)
+        self.eh_proj = nn.Linear(2 * width, width, bias=False)
+        self.mtp_block = type(layer)(config, index)
+        self.post_norm = norm_class(width)
 
     def begin(self) -> None:
         """Begin by reading the hidden state alone: the loss falls fastest then."""

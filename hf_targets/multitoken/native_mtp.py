@@ -31,17 +31,13 @@ class {base}(transformers.{base}):
 def save_native_mtp(model: Any, folder: str | PathLike, **kwargs: Any) -> None:
     """Write the backbone with its heads as further layers, as DeepSeek-V3's checkpoints have them.
 
-    With L layers in the backbone, head n is layer L + n - 1: `enorm`, `hnorm`, `eh_proj`, `shared_head.norm` and the
-    tensors of a decoder layer. The configuration tells their number as `num_mtp_layers`. Transformers asks a model's
-    class which tensors are such layers; where it does not say so, `modeling_mtp.py` in the folder adds it, which
-    `trust_remote_code=True` lets it read.
+    With L layers in the backbone, head n is layer L + n - 1; `num_mtp_layers` tells their number. Transformers asks a
+    model's class which tensors belong to such layers. Where it does not say so, `modeling_mtp.py` in the folder does.
 
-    Args:
-        kwargs: Passed to `save_pretrained` of the backbone.
     Raises:
         ValueError: If the heads are of another kind, predict differences or have output matrices of their own, a layer
             has an adapter, the backbone is quantised, or Transformers cannot make its layers.
-    Source: Transformers' `MtpModel` and `MtpLayer`.
+    Source: Transformers' `MtpModel`.
     """
     config, heads, backbone = model.config, cast(MtpHeads, model.heads), cast(PreTrainedModel, model.backbone)
     if (config.head, config.target) != ("mtp", "embedding") or config.separate_output_heads:
@@ -77,19 +73,19 @@ def save_native_mtp(model: Any, folder: str | PathLike, **kwargs: Any) -> None:
 
 def _check_native(backbone: PreTrainedModel, heads: MtpHeads) -> None:
     """Raise an error unless Transformers makes layers with the same tensors of this backbone and its configuration."""
+    cause, (layer, norm) = "", layer_and_norm(backbone)
     try:
-        from transformers.modeling_layers import MtpLayer  # pyright: ignore[reportAttributeAccessIssue]
+        from transformers.modeling_layers import MtpLayer
 
-        layer, norm = layer_and_norm(backbone)
         with torch.device("meta"):
             made = MtpLayer(backbone.config.get_mtp_config(), type(layer), type(norm), 0).state_dict()
-        expected = {name: tensor.shape for name, tensor in heads[0].state_dict().items()}
-        shared = hasattr(backbone, "lm_head") and getattr(transformers, type(backbone).__name__, None) is type(backbone)
-        same = shared and {name: tensor.shape for name, tensor in made.items()} == expected
-        cause = "" if same else ": it makes other tensors"
+        same = [(name, part.shape) for name, part in made.items()]
+        same = same == [(name, part.shape) for name, part in heads[0].state_dict().items()]
+        is_known = getattr(transformers, type(backbone).__name__, None) is type(backbone)
     except (ImportError, AttributeError, TypeError) as error:
-        same, cause = False, f": {error}"
-    if not same:
+        same = is_known = False
+        cause = f": {error}"
+    if not (same and is_known and hasattr(backbone, "lm_head")):
         raise ValueError(
             f"native_mtp=True needs a Transformers that can run these heads on {type(backbone).__name__}{cause}; save "
             "the model without it"

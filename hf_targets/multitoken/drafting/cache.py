@@ -39,15 +39,6 @@ class RaggedCache:
         ]
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
 
-    def add(self, layer: DynamicLayer) -> None:
-        """Add a layer of as many positions, which moves with the others; before `keep`, it must have grown as they."""
-        cache_of_text(self.cache).layers.append(layer)
-        self._layers.append(layer)
-
-    def remove(self, layer: DynamicLayer) -> None:
-        """Remove a layer that was added."""
-        cache_of_text(self.cache).layers.remove(layer)
-
     @property
     def length(self) -> int:
         """Number of positions in the cache."""

@@ -18,7 +18,7 @@ from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.chains import ChainDrafter, TextIndex, draft_of
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_tree, empty_draft
-from hf_targets.multitoken.drafting.mtp import MtpText
+from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
 from hf_targets.multitoken.drafting.verification import verify
 from hf_targets.multitoken.model import MultiTokenModel
@@ -75,7 +75,6 @@ class DraftingLoop:
         )
         self._given = PassInputs(model_kwargs, is_encoder_decoder=bool(model.config.is_encoder_decoder))
         self._active = torch.arange(len(input_ids), device=input_ids.device)
-        self._mtp = MtpText(model, settings.num_tokens) if model.config.head == "mtp" else None
         self._kind, self._indices = "plain", []
         if auto is not None:
             size = config.max_matching_ngram_size or 2
@@ -106,13 +105,13 @@ class DraftingLoop:
         prompt = given.pop("inputs_embeds", input_ids) if not self._given.has_source else input_ids
         mask = self._given.mask
         mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device) if mask is None else mask.bool()
-        if self._mtp is not None:
-            self._mtp.read_prompt(outputs, input_ids, mask)
-        self._cache = RaggedCache(outputs.past_key_values, mask)
+        cache, self._mtp = outputs.past_key_values, None
+        if self.model.config.head == "mtp":
+            drafting = self.model, self.settings.num_tokens
+            self._mtp = MtpCache(cache, mask, *drafting, outputs.last_hidden_state, input_ids)
+        self._cache = self._mtp or RaggedCache(cache, mask)
         self._logits, self._hidden = outputs.logits[:, -1:], outputs.last_hidden_state[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
-        if self._mtp is not None:
-            self._mtp.begin(self._cache)
         self._position = self._given.last_positions(mask)
 
     def _take_verified(self) -> Tensor:
@@ -125,8 +124,6 @@ class DraftingLoop:
         last = found.positions.gather(1, taken[:, None] - 1)
         self._hidden = self._hidden.take_along_dim(last[..., None], dim=1)[:, 0]
         self._position = self._position + taken
-        if self._mtp is not None:
-            self._mtp.keep(taken)
         if draft.depths:
             self.counts.num_accepted_tokens += int((taken - 1).sum())
         if self.auto is not None and self.counts.num_forward_passes:
@@ -198,4 +195,4 @@ class DraftingLoop:
         outputs = self.model(**self.model.prepare_inputs_for_generation(chunk, **inputs), return_dict=True)
         self._logits, self._hidden = outputs.logits, outputs.last_hidden_state
         if self._mtp is not None:
-            self._mtp.extend(outputs, chunk)
+            self._mtp.extend(self._hidden, chunk)
