@@ -390,8 +390,8 @@ class HeadsGenerationMixin(GenerationMixin):
             return drafting
         if config.prompt_lookup_num_tokens is not None:
             raise ValueError("prompt lookup extends a chain; give draft_branches=1, or leave it out")
-        if ensemble_weight:
-            why = "an ensemble supports only one path"
+        if ensemble_weight or self.config.head == "mtp":
+            why = 'an ensemble, and heads with head="mtp", read only one path'
         elif not takes_tree_mask(self.backbone):
             why = f"{type(self.backbone).__name__} takes no tree mask in this configuration"
         else:
