@@ -1,6 +1,7 @@
 """Quantised backbones: wrappers carry the quantizer, and their new parts stay as they are."""
 
 import copy
+import importlib
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from transformers.trainer_utils import validate_quantization_for_training
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM, SemiAutoregressiveForCausalLM
-from tests.tiny_models import make_backbone, token_ids
+from tests.tiny_models import make_backbone, make_vocabulary, phrase_batch, token_ids
 
 WRAPPERS = (MultiTokenForCausalLM, DynamicVocabForCausalLM, SemiAutoregressiveForCausalLM)
 
@@ -104,3 +105,113 @@ def test_the_phrase_encoder_of_a_quantised_model_is_a_plain_copy_of_the_same_out
         assert not rounded_parts(encoder) and not hasattr(encoder.config, "quantization_config")
         ids = token_ids(2, 8)
         torch.testing.assert_close(encoder(ids)[0], base.base_model(ids)[0], rtol=1e-3, atol=1e-3)
+
+
+class Bytes(torch.Tensor):
+    """A matrix of whole eighths as int8, for which only products and `dequantize` are defined."""
+
+    def __new__(cls, numbers):
+        return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=torch.float32)
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __tensor_flatten__(self):
+        return ["numbers"], None
+
+    def dequantize(self):
+        return self.numbers / 8
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is nn.functional.linear:
+            return function(args[0], args[1].dequantize(), *args[2:])
+        return super().__torch_function__(function, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args, kwargs=None):
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            return cls(args[0].numbers)
+        raise NotImplementedError(f"{function} of quantised numbers")
+
+
+def pack(model):
+    """Quantise all linear layers of a model in their places, the output matrix too, as torchao's `quantize_` does."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            numbers = (layer.weight.detach() * 8).round().to(torch.int8)
+            layer.weight = nn.Parameter(Bytes(numbers), requires_grad=False)
+    return model.eval()
+
+
+@pytest.mark.parametrize("options", [{}, {"target": "embedding", "separate_output_heads": True}], ids=["", "separate"])
+def test_heads_on_weights_of_a_class_of_their_own_are_trained_and_come_back_alone(options, folder, tmp_path):
+    base, ids = pack(AutoModelForCausalLM.from_pretrained(folder)), token_ids(2, 8)
+    model = MultiTokenForCausalLM.from_base(base, ngram_size=3, **options)
+    model.backbone.requires_grad_(False)
+    model.train()(ids, labels=ids).loss.backward()
+    assert all(weight.grad is not None for weight in model.heads.parameters())
+    with torch.no_grad():
+        for weight in model.eval().heads.parameters():
+            weight.sub_(weight.grad)
+    read = {"input_ids": ids, "max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(model.generate(**read, draft_tokens=2), base.generate(**read))
+    model.save_pretrained(tmp_path / "heads", heads_only=True)
+    again = MultiTokenForCausalLM.from_pretrained(tmp_path / "heads")
+    pack(again.backbone)
+    told = {"labels": ids, "ensemble_weight": None if options else 0.3}
+    for one, other in zip(again(ids, **told).to_tuple()[1:], model(ids, **told).to_tuple()[1:], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_phrases_on_weights_of_a_class_of_their_own_are_trained_and_generated(folder):
+    base = pack(AutoModelForCausalLM.from_pretrained(folder))
+    model = DynamicVocabForCausalLM.from_base(base).eval()
+    torch.testing.assert_close(model(token_ids(2, 8)).logits, base(token_ids(2, 8)).logits)
+    model.train()(**phrase_batch()).loss.backward()
+    assert any(weight.grad is not None for weight in model.phrase_encoder.parameters())
+    vocabulary, read = make_vocabulary(), {"input_ids": token_ids(2, 8), "max_new_tokens": 4, "do_sample": False}
+    before = model.phrase_fingerprint(vocabulary)
+    first = model.eval().generate(**read, phrases=vocabulary)
+    assert torch.equal(model.generate(**read, phrases=vocabulary), first)
+    layer = base.get_output_embeddings()
+    layer.weight = nn.Parameter(Bytes(layer.weight.numbers + 1), requires_grad=False)
+    assert model.phrase_fingerprint(vocabulary) != before
+
+
+def config_of(kind):
+    """Return a configuration of a library of quantisation that is installed."""
+    import transformers
+
+    module, *rest = kind.split()
+    pytest.importorskip(module)
+    if module == "torchao":
+        return transformers.TorchAoConfig(getattr(importlib.import_module("torchao.quantization"), rest[0])())
+    if module == "bitsandbytes":
+        return transformers.BitsAndBytesConfig(**{rest[0]: True}, bnb_4bit_quant_type="nf4")
+    return transformers.QuantoConfig(weights=rest[0])
+
+
+KINDS = (
+    "torchao Int8WeightOnlyConfig",
+    "optimum.quanto int4",
+    "bitsandbytes load_in_4bit",
+    "bitsandbytes load_in_8bit",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_alone_come_back_on_a_base_that_a_library_has_quantised(kind, tmp_path):
+    config = config_of(kind)
+    make_backbone("llama", hidden_size=128, head_dim=32).save_pretrained(tmp_path / "base")
+    model = MultiTokenForCausalLM.from_base(tmp_path / "base", quantization_config=config).eval()
+    ids = token_ids(2, 8)
+    model.train()(ids, labels=ids).loss.backward()
+    with torch.no_grad():
+        for weight in model.heads.parameters():
+            weight.sub_(weight.grad)
+    model.eval().save_pretrained(tmp_path / "heads", heads_only=True)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "heads")
+    with torch.no_grad():
+        told = {"labels": ids, "ensemble_weight": 0.3}
+        torch.testing.assert_close(again(ids, **told).logits, model(ids, **told).logits)
