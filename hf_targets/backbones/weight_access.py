@@ -84,8 +84,7 @@ def _weights(layer: Any) -> tuple[Tensor | None, Tensor | None]:
 def _whole(tensor: Any) -> Any:
     """Return a tensor; one that tensor parallelism has split over processes is gathered, its gradient split again.
 
-    A tensor of a class that stands for quantised numbers is dequantised: such a class computes products, and little
-    else.
+    One of a class that holds quantised numbers is dequantised: such classes compute products, and little else.
     """
     if hasattr(tensor, "full_tensor"):
         return tensor.full_tensor()
