@@ -5,11 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
 from jinja2.exceptions import TemplateError
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.prompts import takes_turns
@@ -138,13 +135,12 @@ def _conversation(
         opening = "".join(text.partition(begin)[:2]) if begin else ""  # what is before a first message of the assistant
         before = [render(given[:n], add_generation_prompt=True) if n else opening for n in written]
         sides = [(one, render(given[: n + 1]).rstrip()) for one, n in zip(before, written, strict=True)]
-        if not all(text.startswith(before) and text.startswith(after) for before, after in sides):
+        if not all(text.startswith(side) for pair in sides for side in pair):
             raise ValueError(
-                "the chat template writes earlier messages in another way once others follow, so that the tokens of "
-                "an answer are not known; enclose the assistant's part of the template in {% generation %}, or give a "
-                "prompt and one completion a row"
+                "the chat template writes a message in another way once others follow; enclose what the assistant "
+                "writes in {% generation %} there, or give a prompt and one completion a row"
             )
-        spans = [(len(before), len(after)) for before, after in sides]
+        spans = [(len(start), len(end)) for start, end in sides]
     labels = [IGNORED] * len(ids)
     for index, (start, stop) in enumerate(offsets):
         if marked[index] and any(begin < stop and start < end for begin, end in spans):
@@ -160,10 +156,3 @@ def _check_targets(labels: Sequence[Sequence[int]], max_length: int | None, name
             f"{name}: {len(without)} of {len(labels)} rows, row {without[0]} first, have nothing that the model is to "
             f"write{cut}; remove them{cut and ', or raise max_length'}"
         )
-
-
-def collate_rows(rows: Sequence[Mapping[str, Any]], *, padding: int = 0) -> dict[str, Tensor]:
-    """Return a batch of such rows, padded on the right to the longest: with `padding`, mask 0 and label -100."""
-    fills = {"input_ids": padding, "attention_mask": 0, "labels": IGNORED}
-    columns = {name: [torch.as_tensor(row[name]) for row in rows] for name in fills}
-    return {name: pad_sequence(columns[name], batch_first=True, padding_value=fill) for name, fill in fills.items()}

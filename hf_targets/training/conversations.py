@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.positions import position_limit
-from hf_targets.data.conversations import collate_rows, conversation_rows, holds_conversations
+from hf_targets.data.conversations import conversation_rows, holds_conversations
+from hf_targets.maths.losses import IGNORED
 
 
 class ConversationRows:
@@ -43,4 +46,6 @@ class ConversationRows:
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return a batch of such rows, padded on the right to the longest."""
         ids = (getattr(self.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
-        return collate_rows(rows, padding=next((id_ for id_ in ids if isinstance(id_, int)), 0))
+        fills = {"input_ids": next((id_ for id_ in ids if isinstance(id_, int)), 0), "attention_mask": 0}
+        columns = {name: [torch.as_tensor(row[name]) for row in rows] for name in (*fills, "labels")}
+        return {name: pad_sequence(rows, True, fills.get(name, IGNORED)) for name, rows in columns.items()}

@@ -228,8 +228,8 @@ class TargetTrainer(Trainer):
 
     def _as_rows(self, data: Any, name: str) -> Any:
         rows = data if self._rows is None else self._rows(data, name)
-        if rows is not data and self.data_collator is default_data_collator:  # which pads nothing
-            self.data_collator = cast(Any, self._rows).collate
+        if self._rows is not None and self._rows.has_made and self.data_collator is default_data_collator:
+            self.data_collator = self._rows.collate  # the other pads nothing
         return rows
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
