@@ -21,6 +21,7 @@ from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
 from hf_targets.backbones.publishing import is_local
+from hf_targets.backbones.quantization import is_quantized
 from hf_targets.backbones.weight_access import is_readable, whole_state_dict
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.backbones.wrapping import load_base
@@ -42,7 +43,7 @@ def identity_of(backbone: PreTrainedModel) -> str | None:
 
     None if they cannot all be read, or are quantised. The configuration does not count: heads do not depend on it.
     """
-    if not is_readable(backbone) or hasattr(backbone.config, "quantization_config"):
+    if not is_readable(backbone) or hasattr(backbone.config, "quantization_config") or is_quantized(backbone):
         return None
     digest = weight_hash(backbone, settings=False, rounded_to=torch.bfloat16)
     return f"{str(backbone.dtype).removeprefix('torch.')} {digest}"

@@ -139,7 +139,8 @@ class DynamicVocabTrainer(TargetTrainer):
     a resumed run has the same batches as an uninterrupted one.
 
     The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`. A
-    streaming data set is trained on as it comes, each process making its own batches, and read whole to evaluate.
+    streaming data set is trained on as it comes, each process making its own batches, and read whole to evaluate. They
+    may also have `messages`, or `prompt` and `completion`, of which the assistant's tokens are the targets.
 
     Args:
         data_collator: A `PhraseCollator`; for a plain model, a collator of Transformers.
@@ -149,6 +150,7 @@ class DynamicVocabTrainer(TargetTrainer):
     """
 
     args: DynamicVocabTrainingArguments
+    reads_conversations = True
 
     def __init__(
         self,
