@@ -45,11 +45,13 @@ class _OneKind(HFLM):
 
     _name = "hf-targets"
 
-    def _get_backend(self, config: Any, *args: Any, **kwargs: Any) -> None:
+    def _get_backend(self, config: Any, backend: str = "default", **kwargs: Any) -> None:
         right = "hf-targets-mdlm" if isinstance(config, MdlmConfig) else "hf-targets"
         if right != self._name:
             raise ValueError(f"{self._name} has no use for a model of {type(config).__name__}; choose {right}")
-        super()._get_backend(config, *args, **kwargs)
+        if backend == "default" and config.is_encoder_decoder:
+            backend = "seq2seq"  # lm-eval knows those of Transformers alone
+        super()._get_backend(config, backend, **kwargs)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = self.mixed_precision_dtype
@@ -272,8 +274,11 @@ class MaskedDiffusionLM(_OneKind):
         do_sample: bool | None = None,
         temperature: float = 0.0,
         top_p: float | None = None,
+        **others: Any,
     ) -> Tensor:
         """Return the prompts (batch, time) with what follows them, or with the tokens that replace their masks."""
+        if others:
+            raise ValueError(f"masks are filled by temperature and top_p, got {', '.join(others)} too; leave these out")
         temperature = (temperature or 1.0) if do_sample else 0.0 if do_sample is False else temperature
         settings = {"sampler": self.sampler, "num_steps": self.num_steps, "temperature": temperature, "top_p": top_p}
         holes = (context == self._mask) & attention_mask.bool()

@@ -14,6 +14,7 @@ from hf_targets import NeuralCache, cached_perplexities
 from hf_targets.harness import MaskedDiffusionLM, TargetsLM
 from tests.masked_diffusion.models import MASK, make_mdlm
 from tests.tiny_models import WORDS, make_dynamic_model, make_model, make_vocabulary, token_ids
+from tests.tiny_seq2seq import make_pair_model
 
 TASKS = {
     "choose": {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to_target": "label"},
@@ -73,6 +74,13 @@ def test_the_ensemble_weight_of_one_model_does_not_reach_another_that_shares_it(
         logits = model(ids, ensemble_weight=weight).logits[0, 4:-1].log_softmax(dim=-1)
         expected = logits.gather(1, ids[0, 5:, None]).sum().item()
         assert lm.loglikelihood(requests("loglikelihood", (text, rest)))[0][0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_encoder_decoder_with_heads_reads_the_prompt_as_its_base_does():
+    model, asked = make_pair_model(), requests("loglikelihood", ("w1 w2", " w3 w4"), ("w5", " w6"))
+    base = HFLM(model.backbone, tokenizer=WORDS, batch_size=4).loglikelihood(asked)
+    assert ours(model, ensemble_weight=0).loglikelihood(asked) == base
+    assert ours(model, ensemble_weight=0.5).loglikelihood(asked) != base
 
 
 def test_a_cache_gives_the_likelihood_of_a_text_that_its_perplexity_has_and_generates():
