@@ -16,6 +16,8 @@ from transformers.pipelines import SUPPORTED_TASKS
 from hf_targets.awd_lstm.backbone import AwdLstmModel
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.backbones.wrapping import headless
+from hf_targets.baselines.copy_generator import CopyGenerator
+from hf_targets.baselines.retro import RetroForCausalLM
 from hf_targets.crammed_bert.backbone import CrammedBertModel
 from hf_targets.crammed_bert.model import CrammedBertForMaskedLM, CrammedBertForSequenceClassification
 from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration, DifformerModel
@@ -39,6 +41,8 @@ MODELS: tuple[tuple[Any, type, Any], ...] = (
     (AutoModelForCausalLM, AwdLstmForCausalLM, AwdLstmModel),
     (AutoModelForMaskedLM, CrammedBertForMaskedLM, CrammedBertModel),
     (AutoModelForCausalLM, TensorizedTransformerForCausalLM, TensorizedTransformerModel),
+    (AutoModelForCausalLM, CopyGenerator, None),
+    (AutoModelForCausalLM, RetroForCausalLM, None),
 )
 """Each model's Auto class, the model, and its class for `AutoModel`; None: the model without its output embedding."""
 

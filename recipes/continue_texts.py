@@ -131,7 +131,7 @@ def phrases(given: Given, *, scored_by_tokens: bool = False, model: str | None =
 
 
 KINDS: Any = {kind.__name__: kind for kind in (lookup, knn, multiword, phrases)}
-KINDS["plain"] = lambda given: System(given.base, {})
+KINDS["plain"] = lambda given, model=None: System(given.load(model) if model else given.base, {})
 
 
 def main(setup: Setup) -> None:

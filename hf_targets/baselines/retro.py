@@ -79,7 +79,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
     The last token of a chunk, and the m - 1 after it, attend to the chunk's neighbours after some of the layers, which
     stay Transformers' own (chunked cross-attention). An encoder reads the neighbours together with the chunk's states.
     Without neighbours, or untrained, the output is the backbone's, bit for bit. Outputs and loss are of its kind, and
-    any Trainer trains the model. It is loaded by its own `from_pretrained`, not by the Auto classes.
+    any Trainer trains the model.
 
     >>> model = RetroForCausalLM.from_base("HuggingFaceTB/SmolLM2-135M")  # doctest: +SKIP
     >>> neighbors = ChunkNeighbors(collection, tokenizer)  # doctest: +SKIP

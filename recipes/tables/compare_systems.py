@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from continue_texts import KINDS, Given, System
 
-from hf_targets import ChunkNeighbors, CopyGenerator, RetroForCausalLM, continue_prefixes
+from hf_targets import ChunkNeighbors, continue_prefixes
+from hf_targets.extras import require
 from lab.continuations import ContinuationSettings, TextComparison
 from lab.results import shareable, write_json, write_results
 from lab.settings import parse_settings
@@ -60,9 +61,7 @@ class Setup(ContinuationSettings, BlockSettings):
 
 def cog(given: Given, *, model: str, encoder: str) -> System:
     """Copy phrases of the documents nearest to a text, as a trained model of CoG chooses; `encoder` has a tokenizer."""
-    found, tokenizer = CopyGenerator.from_pretrained(model, dtype=given.setup.dtype).eval(), given.tokenizer
-    reader = AutoTokenizer.from_pretrained(encoder)
-
+    found, tokenizer, reader = given.load(model), given.tokenizer, AutoTokenizer.from_pretrained(encoder)
     tables: dict[Any, Any] = {}  # the documents of each batch, once read
 
     def prepare(prefixes: Any, new_tokens: int) -> Any:
@@ -74,11 +73,12 @@ def cog(given: Given, *, model: str, encoder: str) -> System:
     return System(found, {"prepare": prepare})
 
 
-def retro(given: Given, *, model: str, k: int = 2) -> System:
-    """Read neighbours of each chunk among the documents, with a trained model of RETRO."""
-    found = RetroForCausalLM.from_pretrained(model, dtype=given.setup.dtype).eval()
+def retro(given: Given, *, model: str, k: int = 2, encoder: str | None = None) -> System:
+    """Read neighbours of each chunk among the documents, with a trained model of RETRO, found by a sentence encoder."""
+    found = given.load(model)
     sizes = {"chunk_length": found.config.chunk_length, "length": found.config.neighbor_length}
-    return System(found, {"retrieve": ChunkNeighbors(given.documents, given.tokenizer, k=k, **sizes)})
+    by = encoder and require("sentence_transformers", extra="retrieval").SentenceTransformer(encoder)
+    return System(found, {"retrieve": ChunkNeighbors(given.documents, given.tokenizer, encoder=by, k=k, **sizes)})
 
 
 KINDS |= {"cog": cog, "retro": retro}

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +19,8 @@ from transformers import (
 )
 
 from hf_targets import (
-    CopyGenerator,
     MultiTokenForMaskedLM,
     MultiTokenForSeq2SeqLM,
-    RetroForCausalLM,
     SemiAutoregressiveForCausalLM,
     encode_pairs,
     load_corpus,
@@ -79,18 +78,22 @@ def test_systems_are_compared_on_the_same_texts_and_those_that_only_draft_write_
     assert run_recipe("continue_texts", *given) == run_recipe("continue_texts", *given, *options)
 
 
-def test_models_of_cog_and_retro_are_compared_too_and_write_as_their_base_before_training(finetuned, tmp_path):
-    name, texts = finetuned[0] / "plain-seed0", load_corpus(small_text())["train"]["text"]
-    base, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+def test_models_of_cog_and_retro_are_trained_and_compared_and_write_as_their_base_at_a_rate_of_0(finetuned, tmp_path):
+    name, texts = str(finetuned[0] / "plain-seed0"), load_corpus(small_text())["train"]["text"]
     reader, sizes = train_masking_tokenizer(texts, 300), {"num_attention_heads": 2, "intermediate_size": 8}
     encoder = BertModel(BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, **sizes))
-    copying = CopyGenerator.from_base(base, encoder, tokenizer=tokenizer, encoder_tokenizer=reader)
-    copying.save_pretrained(tmp_path / "cog")
-    reader.save_pretrained(tmp_path / "reader")
-    RetroForCausalLM.from_base(base).save_pretrained(tmp_path / "retro")
-    of_cog = {"kind": "cog", "model": str(tmp_path / "cog"), "encoder": str(tmp_path / "reader")}
-    rows = {"base": {}, "CoG": of_cog, "RETRO": {"kind": "retro", "model": str(tmp_path / "retro")}}
-    given = ["--model", name, "--dataset", small_text(), "--rows", json.dumps(rows), "--output_dir", tmp_path]
+    for part in (encoder, reader):
+        part.save_pretrained(tmp_path / "reader")
+    rows = {"base": {}, "CoG": {"kind": "cog", "encoder": str(tmp_path / "reader")}, "RETRO": {"kind": "retro"}}
+    given = ["--dataset", small_text(), "--max_train_words", "600"]
+    for one, options in ((rows["CoG"], "{}"), (rows["RETRO"], '{"chunk_length": 16}')):
+        one["model"] = str(tmp_path / one["kind"])
+        of_one = ["--kind", one["kind"], "--options", options, "--output_dir", one["model"], "--learning_rate", "0"]
+        of_one += ["--encoder", one["encoder"]] if "encoder" in one else []
+        run_recipe("train_reader", "--model_name_or_path", name, *of_one, *given, "--disable_tqdm", "true")
+        losses = json.loads(Path(one["model"], "results.json").read_text())
+        assert losses["eval_test_loss"] == losses["before, eval_test_loss"]
+    given += ["--model", name, "--rows", json.dumps(rows), "--output_dir", tmp_path]
     run_recipe("tables/compare_systems", *given)
     found = [one["diversity"] for (one,) in json.loads((tmp_path / "results.json").read_text())["figures"].values()]
     assert len(found) == 3 and len(set(found)) == 1
