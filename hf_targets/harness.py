@@ -36,7 +36,6 @@ require("lm_eval", extra="harness")
 HFLM: Any = require("lm_eval.models.huggingface", extra="harness").HFLM
 register_model: Any = require("lm_eval.api.registry", extra="harness").register_model
 
-_AUTO_BATCH = 8
 _CACHE = {f"cache_{field.name}": field.name for field in fields(NeuralCache)}
 
 
@@ -180,11 +179,11 @@ class MaskedDiffusionLM(_OneKind):
         batch_size: int | str | None = 1,
         **kwargs: Any,
     ) -> None:
-        batch_size = _AUTO_BATCH if str(batch_size).startswith("auto") else batch_size
+        batch_size = 8 if str(batch_size).startswith("auto") else batch_size
         kwargs = {"add_bos_token": False, **kwargs, "backend": "causal"}
         super().__init__(pretrained, *args, batch_size=batch_size, **kwargs)
         self.num_draws, self.num_times, self.bound_seed = num_draws, num_times, bound_seed
-        self.sampler, self.num_steps = sampler, num_steps
+        self.sampler, self.num_steps, self._mask = sampler, num_steps, self.model.config.mask_token_id
         self.standard_errors: list[float | None] = []
         self._noise([])  # raises an error if a number is out of range
 
@@ -227,7 +226,7 @@ class MaskedDiffusionLM(_OneKind):
                 rows = [torch.tensor((one[1] + one[2])[-self.max_length - 1 :]) for one in chunk]
                 targets = [row.clone() for row in rows]
                 for one, row in zip(chunk, targets, strict=True):
-                    row[: -len(one[2])] = IGNORED
+                    row[: max(len(row) - len(one[2]), 0)] = IGNORED
                 asked = chunk[0][0] is not None  # else only the perplexity of a text is
                 noise = self._noise(chunk[0][1] if asked else rows[0].tolist())
                 draws = self._row_nelbos(noise, rows, targets)
@@ -253,14 +252,10 @@ class MaskedDiffusionLM(_OneKind):
     def _are_greedy(self, rows: list[Tensor], targets: list[Tensor]) -> list[bool]:
         (ids, mask), (labels, _) = padded_rows(rows), padded_rows(targets, IGNORED)
         canvas = ids.masked_fill(labels != IGNORED, self._mask).to(self.device)
-        return (self._fill(canvas, mask.to(self.device), tokens_per_step=1).cpu() == ids).all(dim=1).tolist()
-
-    @property
-    def _mask(self) -> int:
-        return self.model.config.mask_token_id
+        best_first: dict[str, Any] = {"sampler": "confidence", "temperature": 0.0, "tokens_per_step": 1}
+        return (self._fill(canvas, mask.to(self.device), **best_first).cpu() == ids).all(dim=1).tolist()
 
     def _fill(self, ids: Tensor, attention_mask: Tensor, **settings: Any) -> Tensor:
-        settings = {"sampler": "confidence", "temperature": 0.0, **settings}
         with self._autocast():
             return self.model.generate(ids, attention_mask=attention_mask, **settings)
 
