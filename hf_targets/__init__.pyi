@@ -88,6 +88,7 @@ from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
+from .multitoken.speculators import save_for_speculators as save_for_speculators
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
 from .multitoken.trainer import MultiTokenTrainingArguments as MultiTokenTrainingArguments
 from .multitoken.trl_trainers import MultiTokenDPOTrainer as MultiTokenDPOTrainer
