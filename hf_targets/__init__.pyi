@@ -43,12 +43,11 @@ from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.continuations import continue_prefixes as continue_prefixes
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
-from .evaluation.distance_correlation import distance_correlation as distance_correlation
+from .evaluation.distance_correlation import distance_correlations as distance_correlations
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.quotes import check_quotes as check_quotes
-from .evaluation.translation import score_texts as score_texts
 from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
@@ -103,7 +102,7 @@ from .phrases.batches.generated_negatives import Retokenizer as Retokenizer
 from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
 from .phrases.batches.negatives import negatives_by_name as negatives_by_name
 from .phrases.citations import citing_phrases as citing_phrases
-from .phrases.citations import with_source_markers as with_source_markers
+from .phrases.citations import mark_sources as mark_sources
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule

@@ -9,14 +9,13 @@ was. Train on the result with `--dataset OUTPUT_DIR --source_column source --tar
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from hf_targets import distill
-from hf_targets.gaussian_diffusion.distillation import choose_languages
 from lab.settings import parse_settings
 from lab.text import PairSettings
 
@@ -39,6 +38,30 @@ class Setup(PairSettings):
     def __post_init__(self) -> None:
         if self.teacher is None:
             raise ValueError("a teacher translates; give --teacher FOLDER or a name on the Hub")
+
+
+def choose_languages(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> dict[str, int]:
+    """Set the languages of a tokenizer of many, such as M2M100's, and return what `generate` takes for the target.
+
+    Args:
+        source: As the tokenizer names it, such as `"de"`, `"deu_Latn"` or `"de_DE"`. None for both: nothing is set.
+    Raises:
+        ValueError: If the tokenizer does not have the languages, or one is given without the other.
+    """
+    if source is None and target is None:
+        return {}
+    named: Any = tokenizer
+    codes = getattr(named, "lang_code_to_token", None)  # M2M100
+    if codes is None:  # any word may be a piece of the vocabulary, "de" among them, so that a piece is no language
+        roles = {getattr(named, f"{role}_token", None) for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")}
+        codes = {token: token for token in named.all_special_tokens if token not in roles}
+    if not hasattr(named, "src_lang") or source not in codes or target not in codes:
+        raise ValueError(
+            f"the teacher does not have the languages {source!r} and {target!r}; give two codes of its tokenizer, such "
+            f"as {', '.join(list(codes)[:3]) or 'none'}"
+        )
+    named.src_lang, named.tgt_lang = source, target
+    return {"forced_bos_token_id": int(named.convert_tokens_to_ids(codes[target]))}
 
 
 def main(setup: Setup) -> None:

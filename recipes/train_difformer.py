@@ -19,7 +19,7 @@ from hf_targets import (
     DifformerConfig,
     DifformerForConditionalGeneration,
     GaussianDiffusionTrainingArguments,
-    score_texts,
+    translation_scores,
 )
 from hf_targets.evaluation.translation import generated_texts
 from hf_targets.extras import require
@@ -93,7 +93,8 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
         found = generated_texts(
             model, lambda batch: write(**batch, **chosen), corpus[split], tokenizer, batch_tokens=room
         )
-        return score_texts(found, texts[split], tokenized=setup.tokenized, target_lang=setup.target_lang)
+        told = {"tokenized": setup.tokenized, "target_lang": setup.target_lang}
+        return translation_scores(found, texts[split], **told).columns()
 
     data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"], "processing_class": tokenizer}
     one = partial(scores_of, "validation", 1, num_lengths=1, num_noises=1)

@@ -18,8 +18,8 @@ from hf_targets import (
     MultiTokenForSeq2SeqLM,
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
-    score_texts,
     translate,
+    translation_scores,
 )
 from hf_targets.extras import require
 from hf_targets.training.checkpoints import best_checkpoints, last_checkpoints, load_mean
@@ -121,7 +121,8 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
         options: Any = {"length_penalty": setup.length_penalty} if setup.num_beams > 1 else {}
         options |= {} if ensemble is None else {"ensemble_weight": ensemble}
         found = translate(model, corpus["test"], tokenizer, num_beams=setup.num_beams, **options)
-        scores = score_texts(found, texts["test"], tokenized=setup.tokenized, target_lang=setup.target_lang)
+        told = {"tokenized": setup.tokenized, "target_lang": setup.target_lang}
+        scores = translation_scores(found, texts["test"], **told).columns()
         results |= {f"{name}{suffix}": value for name, value in scores.items()}
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -85,7 +85,7 @@ _READ_SEGMENTS = ("gpt2", "gpt_neo")
 
 def _causal_case(family: str, kind: str) -> ModelCase:
     phrases, separate_output_heads, reformer = kind == "phrases", kind == "separate_output_heads", family == "reformer"
-    settings = {"kl_direction": "reverse"} if phrases else {"loss_weight": 0.3}
+    settings = {"kl_positions": "all"} if phrases else {"loss_weight": 0.3}
     refuses = {} if family in _READ_SEGMENTS else {"token_type_ids": "does not generate from token_type_ids; leave it"}
     if reformer:
         refuses["inputs_embeds"] = "ReformerModelWithLMHead does not generate from inputs_embeds"

@@ -96,15 +96,7 @@ def takes_shifted_rows(backbone: PreTrainedModel) -> bool:
     ids = torch.arange(1, 5, device=device)[None]
     mask = torch.tensor([[0, 1, 1, 1]], device=device)
     positions = torch.tensor([[0, 0, 1, 2]], device=device)
-    try:
-        with without_dropout(backbone):
-            read = text_reader(backbone)
-            shifted, plain = read(ids, mask, positions)[:, 1:].float(), read(ids[:, 1:], None, None).float()
-    except torch.OutOfMemoryError:
-        raise
-    except (ValueError, TypeError, RuntimeError, IndexError):
-        return False
-    return torch.allclose(shifted, plain, rtol=0.02, atol=0.02 * float(plain.std()))
+    return _reads_alike(backbone, ids, mask, positions, [1, 2, 3])
 
 
 @torch.no_grad()
@@ -126,16 +118,20 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     device, dtype = execution_device(output_embedding(backbone)), backbone.dtype
     # the tree 0 -> 1, 0 -> 2 -> 3: position 3 sees the chain 0, 2, 3
     tokens = torch.arange(4, device=device)[None]
-    path = torch.tensor([[0, 2, 3]], device=device)
     visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()
     mask = torch.zeros(1, 1, 4, 4, dtype=dtype, device=device).masked_fill(~visible, torch.finfo(dtype).min)
     positions = torch.tensor([[0, 1, 1, 2]], device=device)
+    return _reads_alike(backbone, tokens, mask, positions, [0, 2, 3])
+
+
+def _reads_alike(backbone: PreTrainedModel, ids: Tensor, mask: Tensor, positions: Tensor, kept: list[int]) -> bool:
+    """Return whether some tokens (1, length) are read as without the others; a backbone that raises does not."""
     try:
         with without_dropout(backbone):
             read = text_reader(backbone)
-            tree, chain = read(tokens, mask, positions), read(tokens[:, path[0]], None, None)
+            found, alone = read(ids, mask, positions)[:, kept].float(), read(ids[:, kept], None, None).float()
     except torch.OutOfMemoryError:
         raise
     except (ValueError, TypeError, RuntimeError, IndexError):
         return False
-    return torch.allclose(tree[:, path[0]].float(), chain.float(), rtol=0.02, atol=0.02 * float(chain.float().std()))
+    return torch.allclose(found, alone, rtol=0.02, atol=0.02 * float(alone.std()))

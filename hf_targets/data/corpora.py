@@ -2,8 +2,10 @@
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,8 +36,8 @@ and validation and test are the halves of the test text.
 _READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".tokens", ".raw")
 _MARK = "\ufeff"  # of byte order, with which a text may begin
-_TEXT8_ROW = 100_000
-"""Characters in a row of text8, and up to the end of its last word."""
+_TEXT8_ROW = 20_000
+"""Words in a row of text8."""
 
 _Row = TypeVar("_Row")
 
@@ -299,19 +301,13 @@ def _text8_rows(text: str) -> dict[str, list[str]]:
 
     Source: Mahoney, "About the test data"; Mikolov et al. 2014.
     """
-    text = " ".join(text.split())
-
-    def word_end(position: int) -> int:
-        end = text.find(" ", position)
-        return len(text) if end < 0 else end
-
-    rows, begin = {}, 0
+    words, rows, begin = text.split(), {}, 0
+    ends = list(accumulate(len(word) + 1 for word in words))  # of words and their spaces
     for split, share in zip(SPLITS, (0.9, 0.95, 1.0), strict=True):
-        rows[split], border = [], word_end(round(share * len(text)))
-        while begin < border:
-            end = min(border, word_end(begin + _TEXT8_ROW))
-            rows[split].append(text[begin:end] + " ")
-            begin = end + 1
+        border = bisect_left(ends, round(share * (ends[-1] - 1)) + 1) + 1
+        starts = range(begin, border, _TEXT8_ROW)
+        rows[split] = [" ".join(words[start : min(start + _TEXT8_ROW, border)]) + " " for start in starts]
+        begin = border
     return rows
 
 

@@ -5,43 +5,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def distance_correlation(
-    first: Float[Tensor, "*batch samples first"],
-    second: Float[Tensor, "*batch samples second"],
-    *,
-    unbiased: bool = False,
-) -> Float[Tensor, "*batch"]:
-    """Return the distance correlation of two random vectors.
+def distance_correlations(
+    vectors: Float[Tensor, "*batch vectors samples size"], *, unbiased: bool = False
+) -> Float[Tensor, "*batch vectors vectors"]:
+    """Return the distance correlation of each two of several random vectors.
 
     For two distributions it is 0 if and only if they are independent, unlike an ordinary correlation. Computed from
     samples it lies in [0, 1] and is too high: the more dimensions the vectors have for their number of samples, the
     closer to 1 it is, even if they are independent. Compare it for equal sizes and numbers of samples only.
 
     Args:
-        first, second: Vectors of any two sizes; the n-th samples of both belong together. The leading axes, if any,
-            count separate problems.
+        vectors: The n-th samples of all belong together. The leading axes, if any, count separate problems.
         unbiased: Return the bias-corrected one of Székely and Rizzo, whose mean is 0 for independent vectors. It is on
             the scale of a square, at most 1, and may be below 0.
     Returns: In float64. 0 where a vector does not vary, or with `unbiased` where all its samples are equally far apart;
         NaN where a sample has NaN or infinity.
     Raises:
-        ValueError: If the shapes do not go together, or there are fewer than 2 (with `unbiased`, 4).
+        ValueError: If there are fewer than 2 samples (with `unbiased`, 4).
     Source: Székely, Rizzo and Bakirov 2007, definitions 4 and 5; Székely and Rizzo 2013, "The distance correlation
         t-test of independence in high dimension".
     """
-    if first.shape[:-1] != second.shape[:-1]:
-        raise ValueError(
-            f"samples of both vectors belong together, got shapes {tuple(first.shape)} and {tuple(second.shape)}"
-        )
-    one, other = (_centred_distances(vectors, unbiased=unbiased) for vectors in (first, second))
-    ratio = (one * other).sum(dim=-1).clamp(max=1)
-    return ratio if unbiased else ratio.clamp(min=0).sqrt()
-
-
-def distance_correlations(
-    vectors: Float[Tensor, "*batch vectors samples size"], *, unbiased: bool = False
-) -> Float[Tensor, "*batch vectors vectors"]:
-    """Return the distance correlation of each two of several random vectors, as `distance_correlation` does."""
     centred = _centred_distances(vectors, unbiased=unbiased)
     ratio = (centred @ centred.mT).clamp(max=1)
     return ratio if unbiased else ratio.clamp(min=0).sqrt()
@@ -49,8 +32,6 @@ def distance_correlations(
 
 def _centred_distances(vectors: Tensor, *, unbiased: bool) -> Tensor:
     """Return distances between samples whose rows and columns have the sum 0, as unit vectors (..., samples^2)."""
-    if vectors.dim() < 2:
-        raise ValueError(f"vectors must be (..., samples, size), got shape {tuple(vectors.shape)}")
     count, least = vectors.shape[-2], 4 if unbiased else 2
     if count < least:
         raise ValueError(f"a distance correlation needs {least} samples or more, got {count}")

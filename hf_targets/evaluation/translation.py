@@ -110,16 +110,16 @@ class TranslationScores:
 
 def translation_scores(
     hypotheses: Sequence[str],
-    references: Sequence[str] | Sequence[Sequence[str]],
+    references: Dataset | Sequence[str] | Sequence[Sequence[str]],
     *,
     tokenized: bool = False,
     target_lang: str | None = None,
 ) -> TranslationScores:
-    """Return BLEU and chrF of translations of a whole test set.
+    """Return BLEU and chrF of translations of a whole test set, and log BLEU's signature.
 
     Args:
         hypotheses: Translations as a reader gets them, without special tokens; one may be empty.
-        references: A correct translation of each, or a list of them.
+        references: A correct translation of each, or a list of them; or the split of `load_pairs` that has them.
         tokenized: Whether both are cut into words by spaces already, such as the usual files of IWSLT14. The score is
             then `bleu_tokenized`; `bleu` is that of the text that Moses' rules for `target_lang` make of the words.
         target_lang: Such as `"zh"` or `"ja"`, whose words sacreBLEU cuts in a way of their own (`"ja"` and `"ko"` need
@@ -131,7 +131,7 @@ def translation_scores(
     Source: Post 2018 (sacreBLEU), Popović 2015 (chrF). COMET needs transformers below 5: score with its own program
         `comet-score`, in an environment of its own.
     """
-    lists = _references_of(hypotheses, references)
+    lists = _references_of(hypotheses, pair_references(references) if isinstance(references, Dataset) else references)
     streams = [[of_one[n] if n < len(of_one) else None for of_one in lists] for n in range(max(map(len, lists)))]
 
     def score(by: Any, cut: Callable[[str], str] = str) -> tuple[float, str]:
@@ -145,28 +145,9 @@ def translation_scores(
         metric = _bleu_metric(tokenized=False, target_lang=target_lang)
         bleu = score(metric, _joined_by_moses(str(target_lang)) if tokenized else str)
     chrf = score(require("sacrebleu.metrics", extra="eval").CHRF())
-    return TranslationScores(*bleu, *of_words, *chrf)
-
-
-def score_texts(
-    texts: list[str],
-    pairs: Dataset | Sequence[str] | Sequence[Sequence[str]],
-    *,
-    tokenized: bool = False,
-    target_lang: str | None = None,
-) -> dict[str, float]:
-    """Return BLEU and chrF of texts that a model has written for a split of `load_pairs`, and log BLEU's signature.
-
-    Args:
-        texts: One for each pair. If sources have several references, they are compared with all of them.
-        pairs: The split, or the references alone, as `translation_scores` takes them.
-        tokenized: Whether texts are cut into words already: BLEU is then `bleu_tokenized`, and with a language `bleu`.
-        target_lang: As in `translation_scores`.
-    """
-    references = pair_references(pairs) if isinstance(pairs, Dataset) else pairs
-    scores = translation_scores(texts, references, tokenized=tokenized, target_lang=target_lang)
+    scores = TranslationScores(*bleu, *of_words, *chrf)
     logger.info("BLEU is %s", scores.signature)
-    return scores.columns()
+    return scores
 
 
 def _bleu_metric(*, tokenized: bool, target_lang: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""Sequence-level distillation, a training set whose targets a teacher translated, and the teacher's languages."""
+"""Sequence-level distillation: a training set whose targets a teacher translated."""
 
 import re
 from collections.abc import Mapping
@@ -83,27 +83,3 @@ def distill(
         part()
     state.wait_for_everyone()
     return DatasetDict({**pairs, "train": concatenate_datasets([part() for part in parts])})
-
-
-def choose_languages(tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None) -> dict[str, int]:
-    """Set the languages of a tokenizer of many, such as M2M100's, and return what `generate` takes for the target.
-
-    Args:
-        source: As the tokenizer names it, such as `"de"`, `"deu_Latn"` or `"de_DE"`. None for both: nothing is set.
-    Raises:
-        ValueError: If the tokenizer does not have the languages, or one is given without the other.
-    """
-    if source is None and target is None:
-        return {}
-    named: Any = tokenizer
-    codes = getattr(named, "lang_code_to_token", None)  # M2M100
-    if codes is None:  # any word may be a piece of the vocabulary, "de" among them, so that a piece is no language
-        roles = {getattr(named, f"{role}_token", None) for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask")}
-        codes = {token: token for token in named.all_special_tokens if token not in roles}
-    if not hasattr(named, "src_lang") or source not in codes or target not in codes:
-        raise ValueError(
-            f"the teacher does not have the languages {source!r} and {target!r}; give two codes of its tokenizer, such "
-            f"as {', '.join(list(codes)[:3]) or 'none'}"
-        )
-    named.src_lang, named.tgt_lang = source, target
-    return {"forced_bos_token_id": int(named.convert_tokens_to_ids(codes[target]))}

@@ -32,7 +32,7 @@ from hf_targets.gaussian_diffusion.future_embeddings import (
 )
 from hf_targets.gaussian_diffusion.generation import GaussianGeneration
 from hf_targets.gaussian_diffusion.initialization import BERT_DEVIATION, draw, draw_as_difformer, draw_as_dinoiser
-from hf_targets.gaussian_diffusion.lengths import LengthPredictor
+from hf_targets.gaussian_diffusion.layers import LengthPredictor
 from hf_targets.gaussian_diffusion.process import DiscreteProcess, Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.gaussian_diffusion.vocabulary import Vocabulary

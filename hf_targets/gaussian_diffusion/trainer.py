@@ -1,6 +1,5 @@
 """Training and evaluation of Gaussian diffusion models, and the arguments of their Trainer."""
 
-import logging
 import random
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,10 +19,6 @@ from hf_targets.training.averaging import AveragedTrainer
 from hf_targets.training.token_batches import TokenBatchLoading
 from hf_targets.training.trainer import noise_of_this_process, num_targets
 
-logger = logging.getLogger(__name__)
-
-_WAYS_OUT = "leave them out, make the model with more num_length_classes, or train on them with clip_lengths=True"
-
 
 @dataclass
 class GaussianDiffusionTrainingArguments(TokenBatchArguments, AveragedTrainingArguments):
@@ -31,13 +26,6 @@ class GaussianDiffusionTrainingArguments(TokenBatchArguments, AveragedTrainingAr
 
     evaluation_seed: int = field(
         default=0, metadata={"help": "Seed of times and noise in evaluations, 0 or more; all evaluations use the same."}
-    )
-    clip_lengths: bool = field(
-        default=False,
-        metadata={
-            "help": "Train on pairs whose lengths differ by more than the model's length classes tell apart, too: they "
-            "are counted in a log line, and are in the outermost class. Otherwise they are an error."
-        },
     )
 
     def __post_init__(self) -> None:
@@ -64,8 +52,8 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
     Raises:
-        ValueError: If the model is of another class, there is neither a collator nor a tokenizer, or
-            the lengths of a pair differ by more than the model's classes tell apart and `clip_lengths` is off.
+        ValueError: If the model is of another class, there is neither a collator nor a tokenizer, or the lengths of a
+            pair differ by more than the model's classes tell apart.
     """
 
     args: GaussianDiffusionTrainingArguments
@@ -94,10 +82,6 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
         self._noise: torch.Generator | None = None
 
     @property
-    def _num_classes(self) -> int:
-        return cast(Any, unwrapped(cast(nn.Module, self.model))).config.num_length_classes
-
-    @property
     def _vocab_sizes(self) -> dict[str, int]:
         own = cast(Any, unwrapped(cast(nn.Module, self.model))).config.source_vocab_size
         return super()._vocab_sizes | ({} if own is None else {"input_ids": own})
@@ -105,18 +89,26 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     def _check_dataset(self, dataset: Any, name: str) -> None:
         super()._check_dataset(dataset, name)
         if isinstance(dataset, Dataset):
-            told = _beyond_classes(*side_lengths(dataset), self._num_classes)
-            if told and not self.args.clip_lengths:
-                raise ValueError(f"{told}; {_WAYS_OUT}")
-            if told:
-                logger.warning("%s data: %s; their class is the outermost", name, told)
+            self._check_lengths(*side_lengths(dataset))
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        if not self.args.clip_lengths and attention_mask is not None:  # of a list or a stream, not looked at before
+        if attention_mask is not None:  # of a list or a stream, not looked at before
             source, target = (attention_mask != 0).sum(dim=1), num_targets(labels)
-            if told := _beyond_classes(source.cpu().numpy(), target.cpu().numpy(), self._num_classes):
-                raise ValueError(f"{told}; {_WAYS_OUT}")
+            self._check_lengths(source.cpu().numpy(), target.cpu().numpy())
         return labels
+
+    def _check_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:
+        """Raise a ValueError if a pair differs more in length than the model's classes tell apart."""
+        num_classes = unwrapped(cast(nn.Module, self.model)).config.num_length_classes  # pyright: ignore
+        least, most = -(num_classes // 2), num_classes - num_classes // 2 - 1
+        beyond = ((targets - sources < least) | (targets - sources > most)).nonzero()[0]
+        if len(beyond):
+            row = beyond[0]
+            raise ValueError(
+                f"{len(beyond)} of {len(sources)} pairs differ in length by more than {num_classes} length classes "
+                f"tell apart, {least} to {most}, the first in row {row}: {sources[row]} and {targets[row]} tokens; "
+                "leave them out, or make the model with more num_length_classes"
+            )
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
@@ -142,17 +134,3 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
         weight = unwrapped(cast(nn.Module, self.model)).config.length_loss_weight  # pyright: ignore
         loss = parts["diffusion"] + parts["words"] + weight * parts["length"]
         return {"loss": loss, **parts, "perplexity": perplexity(parts["words"])}
-
-
-def _beyond_classes(sources: np.ndarray, targets: np.ndarray, num_classes: int) -> str | None:
-    """Return which pairs differ more in length than the classes tell apart; None if no pair does."""
-    least, most = -(num_classes // 2), num_classes - num_classes // 2 - 1
-    differences = targets - sources
-    beyond = ((differences < least) | (differences > most)).nonzero()[0]
-    if not len(beyond):
-        return None
-    row = beyond[0]
-    return (
-        f"{len(beyond)} of {len(sources)} pairs differ in length by more than {num_classes} length classes tell apart, "
-        f"{least} to {most}, the first in row {row}: {sources[row]} and {targets[row]} tokens"
-    )

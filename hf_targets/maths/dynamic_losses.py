@@ -1,7 +1,5 @@
 """Losses over a vocabulary of tokens and phrases, computed without holding the logits of all rows at once."""
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -9,8 +7,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from hf_targets.maths.losses import IGNORED, LOGITS_PER_CHUNK
-
-Direction = Literal["forward", "reverse"]
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,23 +32,21 @@ def _normalizer_and_chosen(hidden: Tensor, tokens: Tensor, weight: Tensor, bias:
     return torch.stack([logits.logsumexp(dim=-1), logits.gather(1, tokens[:, None])[:, 0]], dim=1)
 
 
-def _in_chunks(function, width: int, rows: tuple[Tensor | None, ...], *shared) -> Tensor:
+def _in_chunks(function, width: int, rows: tuple[Tensor, ...], *shared) -> Tensor:
     """Apply `function` to chunks of rows with at most `LOGITS_PER_CHUNK` logits each, and concatenate the results.
 
     The backward pass recomputes each chunk. If all rows fit into one chunk, nothing is recomputed.
 
     Args:
         width: Logits in a row.
-        rows: Arguments that are split by rows; None is passed on.
+        rows: Arguments that are split by rows.
         shared: Arguments that are passed whole.
     """
     size = max(1, LOGITS_PER_CHUNK // width)
-    count = next(len(part) for part in rows if part is not None)
-    if count <= size:
+    if len(rows[0]) <= size:
         return function(*rows, *shared)
     results = []
-    for start in range(0, count, size):
-        chunk = [None if part is None else part[start : start + size] for part in rows]
+    for chunk in zip(*(part.split(size) for part in rows), strict=True):
         results.append(checkpoint(function, *chunk, *shared, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(results)  # pyright: ignore[reportArgumentType]
 
@@ -100,33 +94,10 @@ def dynamic_cross_entropy(
     return losses.masked_scatter(kept, normalizer - chosen)
 
 
-def _chunk_kl(
-    hidden: Tensor,
-    teacher: Tensor,
-    excluded: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    phrases: Tensor | None,
-    first_tokens: Tensor | None,
-    direction: Direction,
-    detach_teacher: bool,
-) -> Tensor:
-    log_q = _logits(teacher, weight, bias).log_softmax(dim=-1)
-    if detach_teacher:  # also from the output matrix, which teacher and student share
-        log_q = log_q.detach()
-    logits = _logits(hidden, weight, bias)
-    if phrases is None or first_tokens is None or not len(phrases):
-        log_p = logits.log_softmax(dim=-1)
-    else:
-        of_phrases = _logits(with_ones(hidden, phrases), phrases, None)
-        if excluded is not None:
-            of_phrases = of_phrases.masked_fill(excluded, -torch.inf)
-        shares = torch.cat([logits, of_phrases], dim=-1).softmax(dim=-1)
-        folded = shares[:, : len(weight)].index_add(1, first_tokens, shares[:, len(weight) :])
-        log_p = folded.clamp(min=torch.finfo(folded.dtype).tiny).log()
-    if direction == "forward":
-        return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
-    return (log_q.exp() * (log_q - log_p)).sum(dim=-1)
+def _chunk_kl(hidden: Tensor, teacher: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    log_q = _logits(teacher, weight, bias).log_softmax(dim=-1).detach()  # also from the matrix, which both share
+    log_p = _logits(hidden, weight, bias).log_softmax(dim=-1)
+    return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
 
 
 def token_kl_divergence(
@@ -134,27 +105,13 @@ def token_kl_divergence(
     teacher: Float[Tensor, "rows dim"],
     weight: Float[Tensor, "vocab dim"],
     bias: Float[Tensor, "vocab"] | None = None,
-    *,
-    direction: Direction = "forward",
-    detach_teacher: bool = False,
-    phrases: Float[Tensor, "phrases width"] | None = None,
-    first_tokens: Int[Tensor, "phrases"] | None = None,
-    excluded: Bool[Tensor, "rows phrases"] | None = None,
 ) -> Float[Tensor, "rows"]:
     """Return KL(p || q) of each row, where p is the next-token distribution after `hidden`, and q that after `teacher`.
 
-    Without `phrases`, p is the softmax over the tokens only. With them, the probability of each phrase is added to that
-    of its first token.
+    Both are over tokens alone, renormalised. There is no gradient through q.
 
-    Args:
-        direction: "forward" is KL(p || q) as in the paper's L_kl, "reverse" is KL(q || p).
-        detach_teacher: Whether to cut the gradient through q.
-        first_tokens: The id of each phrase's first token.
-        excluded: True for a phrase that a row does not have.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.4, L_kl.
     """
     if not len(hidden):
         return (hidden.sum(dim=-1) + teacher.sum(dim=-1)).float()
-    width = len(weight) + (0 if phrases is None else len(phrases))
-    rows = (hidden, teacher, excluded)
-    return _in_chunks(_chunk_kl, width, rows, weight, bias, phrases, first_tokens, direction, detach_teacher)
+    return _in_chunks(_chunk_kl, len(weight), (hidden, teacher), weight, bias)

@@ -18,18 +18,14 @@ class TokenTrie:
 
     def __init__(self, sequences: Iterable[Sequence[int]] = ()) -> None:
         self._nodes: dict[int, int] = {}  # the child of a node (0 is the root) for a token id, which has 32 bits
-        self._is_end = bytearray(1)
+        self._is_end = is_end = bytearray(1)
         for sequence in sequences:
-            self.add(sequence)
-
-    def add(self, sequence: Sequence[int]) -> None:
-        """Add a sequence; nothing changes if the tree already has it."""
-        node, nodes, is_end = 0, self._nodes, self._is_end
-        for id_ in sequence:
-            node = nodes.setdefault(node << 32 | id_, len(is_end))
-            if node == len(is_end):
-                is_end.append(False)
-        is_end[node] = True
+            node = 0
+            for id_ in sequence:
+                node = self._nodes.setdefault(node << 32 | id_, len(is_end))
+                if node == len(is_end):
+                    is_end.append(False)
+            is_end[node] = True
 
     def matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield (start, end) of each occurrence of a sequence in a text, ordered by start, then by end."""

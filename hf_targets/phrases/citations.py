@@ -26,17 +26,16 @@ def citing_phrases(
     miner: PhraseMiner,
     *,
     vocab_size: int | None = None,
-    only_markable: bool = True,
 ) -> PhraseVocabulary:
     """Return the phrases of numbered documents, each with its document's marker at its end: "dynamic vocabulary[1]".
 
-    A phrase that stands in two documents is two phrases. The name of a document in the sources is its number.
+    A phrase that stands in two documents is two phrases. The name of a document in the sources is its number. Phrases
+    with the end of a sentence or of half a word before their marker are left out (`MarkablePhrases`); windows and
+    constituents inside of them remain.
 
     Args:
         documents: Texts, in the order of their numbers in the prompt; the first is 1.
         vocab_size: As for `PhraseVocabulary`.
-        only_markable: Whether to leave out phrases with the end of a sentence or of half a word before their marker
-            (`MarkablePhrases`). Windows and constituents inside of them remain.
     Raises:
         ValueError: If there is no document, one has no text, or the tokenizer is not a fast one or cannot write a
             marker.
@@ -49,10 +48,10 @@ def citing_phrases(
         if (written := text_mid_text(ids, tokenizer)) != marker:
             raise ValueError(
                 f"a phrase must be able to end with its document's marker, and this {type(tokenizer).__name__} writes "
-                f"{marker!r} as {written!r}; take phrases without markers, and mark the text with with_source_markers"
+                f"{marker!r} as {written!r}; take phrases without markers, and mark the text with mark_sources"
             )
-    miner = MarkablePhrases(miner) if only_markable else miner
-    return PhraseVocabulary.from_documents(named, tokenizer, miner, vocab_size=vocab_size, markers=markers)
+    mined = MarkablePhrases(miner)
+    return PhraseVocabulary.from_documents(named, tokenizer, mined, vocab_size=vocab_size, markers=markers)
 
 
 def numbered_documents(documents: Sequence[str]) -> dict[str, str]:
@@ -67,8 +66,10 @@ def numbered_documents(documents: Sequence[str]) -> dict[str, str]:
     return {str(number): text for number, text in enumerate(documents, start=1)}
 
 
-def with_source_markers(text: str, spans: Sequence[PhraseSpan], numbers: Mapping[str, int]) -> str:
-    """Return a text with a marker after each phrase, of the document that it comes from.
+def mark_sources(
+    text: str, spans: Sequence[PhraseSpan], numbers: Mapping[str, int]
+) -> tuple[str, tuple[PhraseSpan, ...]]:
+    """Return a text with a marker after each phrase, of the document that it comes from, and where phrases then are.
 
     So phrases without markers cite too, and no model of inference is needed to know which document a phrase was in.
     Where a phrase follows another of the same document directly, one marker stands after both.
@@ -77,19 +78,13 @@ def with_source_markers(text: str, spans: Sequence[PhraseSpan], numbers: Mapping
         text: Generated.
         spans: Its phrases, from `PhraseVocabulary.spans`.
         numbers: Of documents, by name; phrases of other documents, and those without a source, get no marker.
+    Returns: The phrases by the characters of the marked text, without their markers.
 
     >>> from hf_targets.phrases.vocabulary.sources import PhraseSource
     >>> spans = [PhraseSpan(2, 10, 9, " the mat", (PhraseSource("cats", 11, 18),))]
-    >>> with_source_markers("on the mat.", spans, {"cats": 1})
+    >>> mark_sources("on the mat.", spans, {"cats": 1})[0]
     'on the mat[1].'
     """
-    return mark_sources(text, spans, numbers)[0]
-
-
-def mark_sources(
-    text: str, spans: Sequence[PhraseSpan], numbers: Mapping[str, int]
-) -> tuple[str, tuple[PhraseSpan, ...]]:
-    """Return what `with_source_markers` does, and where the phrases then are, the markers not included."""
     parts, moved, written, shift = [], [], 0, 0
     for index, span in enumerate(spans):
         number = _number(span, numbers)

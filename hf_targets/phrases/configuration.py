@@ -4,9 +4,9 @@ from dataclasses import field
 from typing import Literal
 
 from transformers import AutoConfig
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 
 BASE_FIELDS = (
     "phrase_start",
@@ -17,21 +17,14 @@ BASE_FIELDS = (
     "phrase_loss_weight",
     "token_loss_weight",
     "kl_loss_weight",
-    "kl_support",
     "kl_positions",
-    "kl_direction",
-    "kl_divisor",
-    "kl_detach_teacher",
 )
 """The fields that a user sets in `from_base`. The other fields follow from the base model and the encoder."""
 
 PhraseStart = Literal["encoder", "tokens"]
 EncoderKind = Literal["transformer", "mean"]
 Projection = Literal["mlp", "linear"]
-KlSupport = Literal["tokens", "first_token"]
 KlPositions = Literal["token_targets", "all"]
-KlDirection = Literal["forward", "reverse"]
-KlDivisor = Literal["steps", "tokens"]
 
 
 class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
@@ -105,35 +98,12 @@ class DynamicVocabConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     kl_loss_weight: float = field(
         default=1.0, metadata={"help": "Weight of L_kl, the divergence between both distributions; 0 or more."}
     )
-    kl_support: KlSupport = field(
-        default="tokens",
-        metadata={
-            "help": 'Distributions that L_kl compares: "tokens", over tokens only, renormalised; "first_token", with '
-            "each phrase's probability added to that of its first token."
-        },
-    )
     kl_positions: KlPositions = field(
         default="token_targets",
         metadata={
             "help": 'Positions of L_kl: "token_targets", all that predict a token; "all", as in the paper, also those '
             "that predict a phrase, compared with the position that predicts the phrase's last token."
         },
-    )
-    kl_direction: KlDirection = field(
-        default="forward",
-        metadata={
-            "help": '"forward": KL(with phrases || in tokens), as in the paper; "reverse": the arguments swapped.'
-        },
-    )
-    kl_divisor: KlDivisor = field(
-        default="steps",
-        metadata={
-            "help": 'Divisor of L_kl of a text: "steps", the number of tokens and phrases, the paper\'s m; "tokens", '
-            "the number of tokens, as for the other two parts."
-        },
-    )
-    kl_detach_teacher: bool = field(
-        default=True, metadata={"help": "Whether L_kl has no gradient through the distribution of the text in tokens."}
     )
 
     def __post_init__(self, **kwargs) -> None:

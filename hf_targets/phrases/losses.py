@@ -27,8 +27,6 @@ class PhraseBatch:
         phrase_windows: (phrases, 2), for each phrase the index of its window and its number of tokens.
         phrase_attention_mask: (batch, positions), 0 at padding.
         phrase_mask: (batch, phrases), true where the phrase is in the row's table.
-        masked_phrases: (k, 3), row, position and phrase: the text after that position begins with the phrase, so that
-            the phrase is not a negative there.
     """
 
     phrase_input_ids: Tensor
@@ -38,7 +36,6 @@ class PhraseBatch:
     phrase_windows: Tensor
     phrase_attention_mask: Tensor | None = None
     phrase_mask: Tensor | None = None
-    masked_phrases: Tensor | None = None
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self | None:
@@ -64,11 +61,6 @@ class PhraseBatch:
         check_range(self.token_positions, time, "token_positions must be")
         check_range(self.windows, vocab_size, "windows must be")
         _check_shape("phrase_mask", self.phrase_mask, (len(ids), num_phrases), "(batch, phrases)")
-        if self.masked_phrases is not None:
-            _check_shape("masked_phrases", self.masked_phrases, (len(self.masked_phrases), 3), "(k, 3)")
-            stops = {"rows": ids.shape[0], "positions": ids.shape[1], "phrases": num_phrases}
-            for column, (what, stop) in zip(self.masked_phrases.T, stops.items(), strict=True):
-                check_range(column, stop, f"masked_phrases must have {what}")
 
 
 _NAMES = tuple(field.name for field in fields(PhraseBatch))  # asked for once: torch.compile cannot
@@ -84,9 +76,9 @@ def interleaved_losses(
 ) -> dict[str, Tensor]:
     """Return L_p and L_kl of each row, (batch,) each, by name. Divided by `num_targets`, they are the losses of a text.
 
-    L_p is a sum over positions. L_kl is a sum, too, with `kl_divisor="tokens"`. With "steps" this sum is divided by m,
-    the row's number of predicted steps (tokens and phrases), and multiplied by `num_targets`: L_kl of a batch is then
-    the mean over its rows, weighted by their number of tokens, whatever batches and processes they are in.
+    L_p is a sum over positions. L_kl is a sum divided by m, the row's number of predicted steps (tokens and phrases),
+    and multiplied by `num_targets`: L_kl of a batch is then the mean over its rows, weighted by their number of tokens,
+    whatever batches and processes they are in.
 
     Args:
         model: A `DynamicVocabForCausalLM`.
@@ -104,24 +96,21 @@ def interleaved_losses(
         inputs, outputs = model.embed_phrases(windows, phrase_windows)
         slots = (ids - vocab_size).clamp(min=0)
         embeds = torch.where((ids >= vocab_size)[..., None], inputs[slots].to(tokens.dtype), tokens)
-        first_tokens = windows[phrase_windows[:, 0], 0]
         unused = hidden.new_zeros(())
     else:  # each process must use every parameter, so the encoder gets gradients of 0
         pair = torch.tensor([[0, 1]], device=ids.device)
         inputs, outputs = model.embed_phrases(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
-        embeds, first_tokens, unused = tokens, ids.new_zeros(0), inputs.sum() * 0 + outputs.sum() * 0
-        outputs = outputs[:0]
+        embeds, unused, outputs = tokens, inputs.sum() * 0 + outputs.sum() * 0, outputs[:0]
     mask = batch.phrase_attention_mask
     states = model.backbone.base_model(inputs_embeds=embeds, attention_mask=mask, return_dict=True, **others)[0]
     targets = next_targets(batch.phrase_targets, mask)
-    excluded = _excluded(batch)
+    in_table = batch.phrase_mask
+    excluded = None if in_table is None else ~in_table[:, None].expand(-1, ids.shape[1], -1)
     parts = {"phrase": phrase_loss(states, targets, output, outputs, excluded) + unused}
     if model.config.kl_loss_weight:
-        folded = (outputs, first_tokens, excluded)
-        sums = kl_loss(model.config, output, states, targets, hidden, batch.token_positions, folded)
-        by_tokens = model.config.kl_divisor == "tokens"
+        sums = kl_loss(model.config, output, states, targets, hidden, batch.token_positions)
         num_steps = (targets != IGNORED).sum(dim=1).clamp(min=1)
-        parts["kl"] = sums if by_tokens else sums * (num_targets / num_steps)
+        parts["kl"] = sums * (num_targets / num_steps)
     return parts
 
 
@@ -161,7 +150,6 @@ def kl_loss(
     targets: Tensor,
     teacher: Tensor,
     token_positions: Tensor,
-    folded: tuple[Tensor, Tensor, Tensor | None],
 ) -> Tensor:
     """Return L_kl of each row, (batch,), summed over the positions that `config.kl_positions` selects.
 
@@ -173,7 +161,6 @@ def kl_loss(
         targets: (batch, positions), the token or phrase that each position predicts, phrases from V on.
         teacher: (batch, time, d), hidden states of the text in tokens.
         token_positions: (batch, positions), s.
-        folded: The embeddings of the phrases, the first token of each, (phrases,), and `excluded` as for `phrase_loss`.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.4, L_kl.
     """
     taken = targets != IGNORED
@@ -183,34 +170,9 @@ def kl_loss(
         taken = taken & (targets < num_rows(output))
     position = (F.pad(token_positions[:, 1:], (0, 1)) - 1).clamp(min=0)
     aligned = teacher.gather(1, position[..., None].expand(-1, -1, teacher.shape[-1]))[taken]
-    phrases, first_tokens, excluded = folded
-    folds = config.kl_support == "first_token" and len(phrases) > 0
 
-    def compute(weight: Tensor, bias: Tensor | None, hidden: Tensor, teacher: Tensor, phrases: Tensor | None) -> Tensor:
-        return token_kl_divergence(
-            hidden,
-            teacher,
-            weight,
-            bias,
-            direction=config.kl_direction,
-            detach_teacher=config.kl_detach_teacher,
-            phrases=phrases,
-            first_tokens=first_tokens if folds else None,
-            excluded=excluded[taken] if folds and excluded is not None else None,
-        )
+    def compute(weight: Tensor, bias: Tensor | None, hidden: Tensor, teacher: Tensor) -> Tensor:
+        return token_kl_divergence(hidden, teacher, weight, bias)
 
-    losses = call_inside(output, compute, hidden[taken], aligned, phrases if folds else None)
+    losses = call_inside(output, compute, hidden[taken], aligned)
     return losses.new_zeros(taken.shape).masked_scatter(taken, losses).sum(dim=1)
-
-
-def _excluded(batch: PhraseBatch) -> Tensor | None:
-    """Return a mask that is true where a phrase is left out, (batch, positions, phrases); None if none is."""
-    ids, num_phrases = batch.phrase_input_ids, len(batch.phrase_windows)
-    if batch.phrase_mask is None and batch.masked_phrases is None:
-        return None
-    excluded = torch.zeros(*ids.shape, num_phrases, dtype=torch.bool, device=ids.device)
-    if batch.phrase_mask is not None:
-        excluded |= ~batch.phrase_mask[:, None]
-    if batch.masked_phrases is not None:
-        excluded[batch.masked_phrases.unbind(dim=1)] = True
-    return excluded

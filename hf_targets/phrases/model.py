@@ -346,7 +346,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 parts |= interleaved_losses(self, hidden, num_targets, batch, call.others)
                 weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
             # The paper does not say by what L_p is divided. Here it is the number of tokens of the text, so that L_p, a
-            # sum over fewer and longer steps, is in nats per token like L_t. L_kl has its own 1/m (`kl_divisor`).
+            # sum over fewer and longer steps, is in nats per token like L_t. L_kl has its own 1/m.
             loss = torch.stack([weights[name] * part.sum() / count for name, part in parts.items()]).sum()
             loss_parts = {name: (part.sum() / count).detach() for name, part in parts.items()}
             row_losses = {name: part.detach() for name, part in parts.items()}

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -40,7 +39,8 @@ class DocumentCollection(Mapping[str, str]):
     ['sky']
 
     Attributes:
-        table: The LanceDB table with the columns `id`, `text` and `vector`, for whatever LanceDB can do beyond this.
+        table: The LanceDB table with the columns `id`, `text` and `vector`, for whatever LanceDB can do beyond this,
+            such as `table.optimize()`, which frees the rows that were deleted.
     """
 
     def __init__(self, folder: str | os.PathLike[str], encoder: Encoder, table: Any) -> None:
@@ -163,14 +163,6 @@ class DocumentCollection(Mapping[str, str]):
             raise ValueError(f"an id to delete must be there, and {len(names) - len(there)} are not, as {missing!r}")
         if names:
             self.table.delete(f"id IN ({', '.join(map(_quoted, names))})")
-
-    def compact(self, older_than: timedelta | None = None) -> None:
-        """Merge small files, free deleted rows, and index new ones.
-
-        Args:
-            older_than: Versions of this age are removed, which fails readers that still have one open; None: 7 days.
-        """
-        self.table.optimize(cleanup_older_than=older_than)
 
     def retrieve(self, queries: list[str], k: int, *, by: By = "vectors") -> list[list[tuple[str, float]]]:
         """Return for each query the ids and scores of its `k` nearest documents, nearest first; fewer if there are.

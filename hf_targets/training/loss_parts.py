@@ -1,14 +1,13 @@
-"""What a Trainer adds to a loss and logs beside it: parts by name, the cosine regularisation, and the time left."""
+"""What a Trainer adds to a loss and logs beside it: parts by name, and the cosine regularisation."""
 
 from collections import defaultdict
 from collections.abc import Mapping
-from time import monotonic
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import PrinterCallback, Trainer, TrainerState
+from transformers import Trainer
 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import call_inside, num_rows
@@ -83,7 +82,7 @@ class CosinePenalty:
         batches = getattr(trainer, "current_gradient_accumulation_steps", 1)
         parts.keep({"cosine": value}, trainer.state.global_step, 1 / batches)
         # a step's loss is the sum of its batches' losses, or their mean
-        is_sum = trainer.loss_is_scaled_for_ga
+        is_sum = getattr(trainer, "loss_is_scaled_for_ga", None)  # Transformers has it from 5.18 on
         if is_sum is None:
             counted = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
             is_sum = counted or trainer.compute_loss_func is not None
@@ -106,22 +105,3 @@ def _output_layer(model: Any) -> nn.Module:
     copies = getattr(layer, "modules_to_save", None)  # of peft
     active = [name for name in getattr(layer, "active_adapters", []) if copies is not None and name in copies]
     return cast(nn.Module, copies[active[0]] if copies is not None and active else layer)
-
-
-class TimedLogs(PrinterCallback):
-    """Prints what is logged, in training with the seconds so far and those left, where there is no bar."""
-
-    _begin, _first_step = 0.0, 0
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Remember when and where the training began."""
-        self._begin, self._first_step = monotonic(), state.global_step
-
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Print a line."""
-        done = state.global_step - self._first_step
-        if logs is not None and "loss" in logs and done > 0:
-            seconds = monotonic() - self._begin
-            left = seconds / done * (state.max_steps - state.global_step)
-            logs = {**logs, "seconds": f"{seconds:.0f}", "seconds_left": f"{left:.0f}"}
-        super().on_log(args, state, control, logs=logs, **kwargs)

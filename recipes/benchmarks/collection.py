@@ -73,7 +73,7 @@ def main(setup: Setup) -> None:
         timed("search by both", lambda: collection.retrieve(queries, 10, by="both"))
         timed("read texts by id", lambda: [collection[f"document {number}"] for number in range(setup.num_queries)])
         timed("delete", lambda: collection.delete(f"document {number}" for number in range(setup.num_deleted)))
-        timed("compact", collection.compact)
+        timed("compact", collection.table.optimize)
         timed("open", lambda: DocumentCollection.open(folder, encoder))
     print(f"{setup.num_documents:,} documents, {setup.num_queries} queries, {setup.num_deleted:,} deleted\n")
     print(markdown_table(["step", "s", "MB more at the peak", "MB on disk"], rows))

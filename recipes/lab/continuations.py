@@ -36,7 +36,6 @@ from hf_targets.evaluation.continuations import (
     WordsOf,
     repetition_units,
 )
-from hf_targets.evaluation.intervals import bootstrap_interval
 from hf_targets.evaluation.repetition import ORDERS, Text, repeated_ngrams
 from hf_targets.extras import require
 from lab.tables import differences_table, markdown_table, results_table
@@ -236,20 +235,23 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], units: Mapping
     counts = {len(continued.tokens) for seeds in rows.values() for continued in seeds}
     if len(counts) != 1:
         raise ValueError(f"all models must continue the same prefixes, got {', '.join(map(str, sorted(counts)))} texts")
-    (count,) = counts
-    if count < 2:
+    if (count := counts.pop()) < 2:
         return "One prefix has no interval."
+    from scipy.stats import bootstrap  # takes a second to import
+
     of_texts = {model: np.mean(list(map(_values, seeds, units[model])), axis=0) for model, seeds in rows.items()}
     first = next(iter(of_texts.values()))
 
     def interval(column: Callable[[_Means], np.ndarray], values: np.ndarray, reference: np.ndarray | None) -> str:
-        def statistic(numbers: np.ndarray) -> np.ndarray:
+        def statistic(numbers: np.ndarray, axis: int) -> np.ndarray:
+            numbers = np.moveaxis(numbers, axis, -1)
             found = column(np.nanmean(values[numbers], axis=-2))
             return found if reference is None else found - column(np.nanmean(reference[numbers], axis=-2))
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Mean of empty slice|The BCa conf", RuntimeWarning)  # told below
-            low, high = bootstrap_interval(statistic, count)
+            resampling: Any = {"n_resamples": 2000, "method": "percentile", "vectorized": True, "rng": 0}
+            low, high = bootstrap((np.arange(count),), statistic, **resampling).confidence_interval
         if np.isnan(low) or np.isnan(high):  # in some samples no text is long enough
             return "too few texts"
         if reference is None:

@@ -1,6 +1,7 @@
 """Settings of a script: dataclasses, filled from a YAML file and from the command line, which comes first."""
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -14,8 +15,6 @@ import torch
 import yaml
 from transformers import HfArgumentParser
 
-from hf_targets.training.plugins import import_plugins
-
 RECIPES = Path(__file__).parents[1]
 
 
@@ -25,8 +24,8 @@ def parse_settings(
     """Fill dataclasses from `script.py [settings.yaml] [--name value ...]`, as `HfArgumentParser` does.
 
     Without any argument the description, the script's docstring, is printed, and the script ends. `--plugins
-    module_or_file ...` imports these first (`import_plugins`), so that settings may name the heads, samplers and miners
-    that they register; a file of settings, which may come from others, cannot name any.
+    module_or_file ...` imports these first, which runs their code, so that settings may name the heads, samplers and
+    miners that they register; a file of settings, which may come from others, cannot name any.
     """
     stated = stated_settings(*dataclass_types, description=description, arguments=arguments)
     filled = parse_mapping(stated, *dataclass_types)
@@ -69,9 +68,12 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
     """Fill dataclasses from a mapping of names to values."""
     parser = _parser(dataclass_types, "")
     values = _checked(parser, settings, [])
-    import_plugins(values.pop("plugins", []))
-    if any(field.name == "use_cpu" for kind in dataclass_types for field in fields(kind)) and _needs_cpu():
-        values["use_cpu"] = True
+    for plugin in map(Path, values.pop("plugins", [])):
+        sys.path[:0] = [str(plugin.parent)] if plugin.suffix == ".py" else []
+        importlib.import_module(plugin.stem if plugin.suffix == ".py" else str(plugin))
+    is_alone = torch.accelerator.is_available() or int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if any(field.name == "use_cpu" for kind in dataclass_types for field in fields(kind)) and not is_alone:
+        values["use_cpu"] = True  # Trainer must be told where several processes were started without an accelerator
     try:
         return parser.parse_dict(values)
     except (ValueError, TypeError) as error:  # of a field's check, or of one that must be given
@@ -123,8 +125,3 @@ def _checked(parser: HfArgumentParser, settings: Mapping[str, Any], arguments: S
         parser.error(f"unrecognized arguments: {', '.join(sorted(unknown))}")
     stated = vars(parser.parse_args([*texts, *arguments]))
     return {**empty, **{name: None if value == "null" else value for name, value in stated.items()}}  # as in YAML
-
-
-def _needs_cpu() -> bool:
-    """Return whether several processes were started where there is no accelerator: Trainer must be told then."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available()

@@ -10,7 +10,7 @@ from transformers import DynamicCache, Trainer, TrainingArguments
 from hf_targets import ChunkNeighbors, RetroForCausalLM, word_level_tokenizer
 from tests.memory import realigned
 from tests.tiny_backbones import left_padded, make_backbone, token_ids
-from tests.trainer_runs import assert_same, weights
+from tests.trainer_runs import CHECKPOINTING, assert_same, weights
 
 SIZES = {"chunk_length": 4, "neighbor_length": 6, "layers": [1, 2]}
 NEW = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -107,11 +107,11 @@ def test_no_logits_depend_on_later_tokens_or_on_neighbours_of_chunks_that_are_no
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_batch_with_a_cache_writes_what_each_row_does_alone_without_one(family):
-    (ids, mask), model = left_padded(4, 9), make_retro(family)
+    (ids, mask), model = left_padded(2, 9), make_retro(family)
     scores = {"output_scores": True, "return_dict_in_generate": True}
     batch = model.generate(ids, attention_mask=mask, retrieve=retrieve, **NEW, **scores)
     assert not torch.equal(batch.sequences, model.generate(ids, attention_mask=mask, **NEW))
-    for row in range(4):
+    for row in range(2):
         alone = ids[row : row + 1, mask[row].bool()]
         again = model.generate(alone, retrieve=retrieve, use_cache=False, **NEW, **scores)
         assert torch.equal(again.sequences[0, alone.shape[1] :], batch.sequences[row, 9:])
@@ -165,7 +165,7 @@ def test_a_plain_trainer_trains_the_new_layers_and_the_base_only_if_asked(freeze
     before, copied = weights(model), copy.deepcopy(model)
     batch = {"input_ids": token_ids(4, 13), "labels": token_ids(4, 13), **neighbors(4)}
     rows = [{name: tensor[row] for name, tensor in batch.items()} for row in range(4)]
-    options = {"activation_checkpointing": True, "report_to": [], "use_cpu": True, "save_strategy": "no"}
+    options = {CHECKPOINTING: True, "report_to": [], "use_cpu": True, "save_strategy": "no"}
     arguments = TrainingArguments(str(tmp_path), max_steps=1, learning_rate=0.1, **options)
     trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
     trainer.train()

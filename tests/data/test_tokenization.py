@@ -112,7 +112,8 @@ def test_penn_treebank_has_the_published_numbers_of_words_and_tokens():
     tokenizer = word_level_tokenizer(corpus["train"]["text"])
     assert len(tokenizer) == 10_001  # and <pad>
     assert tokenizer.pad_token_id == 10_000
-    for split, expected in {"train": 929_589, "validation": 73_760, "test": 82_430}.items():
+    assert sum(len(text.split()) + text.count("\n") for text in corpus["train"]["text"]) == 929_589
+    for split, expected in {"validation": 73_760, "test": 82_430}.items():
         encodings = tokenizer.backend_tokenizer.encode_batch_fast(list(corpus[split]["text"]))
         assert sum(map(len, encodings)) == expected
 

@@ -27,6 +27,7 @@ from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_masked import make_masked_backbone, masked_batch
 from tests.tiny_models import make_any
 from tests.tiny_seq2seq import make_pair_backbone
+from tests.trainer_runs import CHECKPOINTING
 
 
 def with_dropout(model, p):
@@ -38,7 +39,7 @@ def with_dropout(model, p):
 
 def trained(folder, model, every, rows=None, **options):
     rows = rows or [{"input_ids": ids, "labels": ids} for ids in token_ids(24, 10)]
-    args = {"max_steps": 5, "per_device_train_batch_size": 3, "logging_steps": 2, "report_to": "none", **options}
+    args = {"max_steps": 3, "per_device_train_batch_size": 3, "logging_steps": 2, "report_to": "none", **options}
     args = TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **args)
     trainer = Trainer(copy.deepcopy(model), args, train_dataset=rows)
     if every:
@@ -47,7 +48,7 @@ def trained(folder, model, every, rows=None, **options):
     return trainer
 
 
-REENTRANT = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
+REENTRANT = {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"use_reentrant": True}}
 MODELS = {
     "difference": lambda: make_any("gpt2", "difference"),
     "gpt2": lambda: make_backbone("gpt2"),
@@ -71,7 +72,7 @@ def test_a_training_does_not_notice_that_it_is_measured(name, options, tmp_path)
     assert all(map(torch.equal, measured.model.parameters(), plain.model.parameters()))
     logged = {entry["step"]: entry["gradient_diversity"] for entry in measured.state.log_history if len(entry) == 3}
     rows = 3 * options.get("gradient_accumulation_steps", 1)
-    assert list(logged) == [0, 2, 4] and all(1 / rows <= value < 2 for value in logged.values())
+    assert list(logged) == [0, 2] and all(1 / rows <= value < 2 for value in logged.values())
     losses = [[one["loss"] for one in trainer.state.log_history if "loss" in one] for trainer in (measured, plain)]
     assert losses[0] == losses[1] and not measured.model._forward_pre_hooks
 
@@ -126,6 +127,7 @@ def test_a_plain_model_is_measured_with_the_loss_that_our_trainer_trains(run, sm
     assert log["gradient_diversity"] == pytest.approx(gradient_diversity(written, batch), rel=1e-4)
 
 
+@pytest.mark.compiled
 def test_smoothed_labels_of_a_compiled_plain_model_are_those_of_the_next_token(tmp_path):
     options = {"max_steps": 1, "use_cpu": True, "report_to": "none", "logging_steps": 1, "disable_tqdm": True}
     compiled = {"torch_compile": True, "torch_compile_backend": "eager"}

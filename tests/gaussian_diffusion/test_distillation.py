@@ -5,10 +5,10 @@ import pytest
 import torch
 from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
+from distill_translations import choose_languages
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MBartTokenizer, NllbTokenizer
 
 from hf_targets import distill, encode_pairs, load_pairs, train_joint_bpe, translate
-from hf_targets.gaussian_diffusion.distillation import choose_languages
 from tests.tiny_backbones import make_backbone
 from tests.tiny_seq2seq import SEQ2SEQ_CONFIGS
 from tests.trainer_runs import run_processes

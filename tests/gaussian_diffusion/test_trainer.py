@@ -97,9 +97,6 @@ def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tm
             call()
     make(train_dataset=pairs.select([1, 2]))
     assert not caplog.records
-    args.clip_lengths = True
-    make(train_dataset=pairs)
-    assert "2 of 4 pairs differ in length" in caplog.text
 
 
 def test_the_trainer_of_transformers_writes_texts_in_its_evaluations(data, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_targets import distance_correlation
+from hf_targets import distance_correlations
 from lab.dependence import DependenceSettings, _disturbed, block_dependence
 from tests.semi_autoregressive.models import KINDS, make_block_model
 from tests.tiny_backbones import token_ids
@@ -41,10 +41,8 @@ def test_the_mean_is_that_over_pairs_and_positions():
     for state in states:
         logits = model.block_logits(_disturbed(state, "noise", 0.3, 8, draws))
         for unbiased, values in pairs.items():
-            values += [
-                distance_correlation(logits[:, one], logits[:, other], unbiased=unbiased).item()
-                for one, other in ((0, 1), (0, 2), (1, 2))
-            ]
+            found_pairs = distance_correlations(logits.transpose(0, 1), unbiased=unbiased)
+            values += [found_pairs[pair].item() for pair in ((0, 1), (0, 2), (1, 2))]
     expected = [sum(values) / len(values) for values in pairs.values()]
     assert [found.correlation, found.unbiased] == pytest.approx(expected, rel=1e-6)
 

@@ -91,7 +91,7 @@ def data(pretrained, monkeypatch):
 
 
 def arguments(folder, **changes):
-    given = {"max_steps": 60, "learning_rate": 5e-3, "per_device_train_batch_size": 8, "report_to": "none", **changes}
+    given = {"max_steps": 45, "learning_rate": 5e-3, "per_device_train_batch_size": 8, "report_to": "none", **changes}
     return TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **given)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hf_targets import MultiTokenTrainingArguments
+from hf_targets import HEADS, MultiTokenTrainingArguments
+from lab.draft_heads import settings_of
 from lab.settings import parse_mapping, parse_settings, stated_settings
 
 
@@ -74,10 +75,15 @@ def test_arguments_of_a_training_are_those_of_transformers(tmp_path):
     assert (args.metric_for_best_model, args.greater_is_better) == ("perplexity", False)
 
 
-def test_plugins_are_imported_before_values_are_checked(tmp_path):
-    (tmp_path / "lab_plugin.py").write_text("import sys\nsys.lab_plugin_was_here = True\n")
-    parse_settings(Setup, arguments=["--plugins", str(tmp_path / "lab_plugin.py")])
-    assert sys.lab_plugin_was_here
+@pytest.mark.parametrize("name", ["my_file.py", "my_module"])
+def test_plugins_are_imported_before_values_are_checked(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(HEADS, "_classes", dict(HEADS._classes))
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from hf_targets import HEADS, Head\nHEADS.register('mine', type('Mine', (Head,), {}))\n"
+    Path(tmp_path, f"{name.removesuffix('.py')}.py").write_text(code)
+    for _ in range(2):  # the second changes nothing
+        parse_settings(Setup, arguments=["--plugins", str(tmp_path / name) if name.endswith(".py") else name])
+    assert settings_of("mine")["head"] == "mine"
 
 
 def test_a_run_that_settings_name_is_made_and_has_ended(tmp_path, monkeypatch):

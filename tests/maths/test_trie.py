@@ -17,9 +17,7 @@ def test_matches_are_all_positions_where_a_sequence_stands(known, text):
 
 @given(sequences, texts)
 def test_the_longest_is_the_last_match_of_a_position(known, text):
-    trie = TokenTrie()
-    for sequence in known:
-        trie.add(sequence)
+    trie = TokenTrie(known)
     found = dict(trie.matches(text))  # of a start, the last end
     for start in range(len(text)):
         assert trie.longest(text, start) == found.get(start)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.evaluation.citations import citation_scores
-from hf_targets.phrases.citations import citing_phrases, mark_sources, marker_of, with_source_markers
+from hf_targets.phrases.citations import citing_phrases, mark_sources, marker_of
 from hf_targets.phrases.mining.miner import MarkablePhrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.provenance import Provenance, provenance_of
@@ -43,9 +43,9 @@ def span(start, end, *documents):
 def test_markers_stand_after_phrases_and_once_after_neighbours_of_one_document():
     text = "the cat sat on a mat"
     spans = [span(3, 7, "b"), span(7, 11, "c", "b"), span(14, 16, "x"), span(16, 20, "a")]
-    assert with_source_markers(text, spans, {"a": 1, "b": 2}) == "the cat sat[2] on a mat[1]"
-    assert with_source_markers(text, spans, {"a": 1, "c": 3, "b": 2}) == "the cat[2] sat[3] on a mat[1]"
-    assert with_source_markers(text, spans, {}) == text
+    assert mark_sources(text, spans, {"a": 1, "b": 2})[0] == "the cat sat[2] on a mat[1]"
+    assert mark_sources(text, spans, {"a": 1, "c": 3, "b": 2})[0] == "the cat[2] sat[3] on a mat[1]"
+    assert mark_sources(text, spans, {})[0] == text
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.sampled_from("abc"))))
@@ -55,7 +55,7 @@ def test_without_the_markers_the_text_is_what_it_was(steps):
         text += "." * gap
         spans.append(span(len(text), len(text) + length, name))
         text += name * length
-    marked = with_source_markers(text, spans, {"a": 1, "b": 2})
+    marked, _ = mark_sources(text, spans, {"a": 1, "b": 2})
     assert marked.replace("[1]", "").replace("[2]", "") == text
     assert marked.count("[") <= sum(name != "c" for *_, name in steps)
 
@@ -63,13 +63,13 @@ def test_without_the_markers_the_text_is_what_it_was(steps):
 TWO_SENTENCES = ["the cat sat on the mat. The dog saw it, e.g. a mat"]
 
 
-def cited_texts(**settings):
-    vocabulary = citing_phrases(TWO_SENTENCES, BPE, WordNgrams(2, 3), **settings)
-    return {vocabulary.text(phrase).strip() for phrase in vocabulary}
-
-
 def test_no_phrase_carries_its_marker_into_the_next_sentence():
-    kept, every = cited_texts(), cited_texts(only_markable=False)
+    miner = WordNgrams(2, 3)
+    vocabularies = (
+        citing_phrases(TWO_SENTENCES, BPE, miner),
+        PhraseVocabulary.from_documents({"1": TWO_SENTENCES[0]}, BPE, miner, markers={"1": "[1]"}),
+    )
+    kept, every = ({one.text(phrase).strip() for phrase in one} for one in vocabularies)
     assert kept < every
     assert {"the mat. The[1]", "on the mat.[1]", "mat. The[1]"} <= every - kept
     assert {"the mat[1]", "The dog saw[1]", "e.g. a[1]", "a mat[1]"} - kept == {"the mat[1]"}  # "mat." is one word
@@ -130,7 +130,6 @@ def test_markers_put_in_afterwards_are_right_too(tokenizer):
         text, spans, _ = written(vocabulary, tokenizer, seed)
         markers = {name: int(name) for name in NAMED}
         marked, moved = mark_sources(text, spans, markers)
-        assert marked == with_source_markers(text, spans, markers)
         assert [marked[span.start : span.end] for span in moved] == [span.text for span in spans]
         found = provenance_of(marked, moved, NAMED)
         assert found.num_of_phrases == found.num_right > 0

@@ -9,8 +9,6 @@ near = {"rtol": 1e-4, "atol": 1e-4}
 KINDS = {
     "in_batch": {"negatives": None},
     "own_rows": {},
-    "masked_everywhere": {"false_negatives": "everywhere"},
-    "kept": {"false_negatives": "keep"},
     "few": {"phrase_rate": 0.2},
     "none": {"phrase_rate": 0.0},
 }
@@ -25,7 +23,6 @@ def by_hand(model, batch):
     matrix = model.get_input_embeddings()(torch.arange(VOCAB))
     phrases = [tuple(batch["windows"][w, :n].tolist()) for w, n in batch["phrase_windows"].tolist()]
     embedded = [model.phrase_encoder(torch.tensor([p]), torch.tensor([[0, len(p)]])) for p in phrases]
-    masked = {tuple(triple) for triple in batch["masked_phrases"].tolist()}
     rows = []
     for row in range(len(batch["input_ids"])):
         ids = batch["input_ids"][row][batch["attention_mask"][row] == 1]
@@ -37,15 +34,11 @@ def by_hand(model, batch):
         inputs = [matrix[id_] if id_ < VOCAB else embedded[id_ - VOCAB][0][0] for id_ in positions]
         hidden = model.backbone.base_model(inputs_embeds=torch.stack(inputs)[None])[0][0].double()
         phrase = kl = 0.0
-        tokens_a_step = (len(ids) - 1) / (len(positions) - 1) if config.kl_divisor == "steps" else 1.0
+        tokens_a_step = (len(ids) - 1) / (len(positions) - 1)
         read = 0  # tokens of the text that the position and those before it hold
         for position, target in enumerate(positions[1:]):
             read += 1 if positions[position] < VOCAB else len(phrases[positions[position] - VOCAB])
-            there = [
-                entry
-                for entry in range(len(phrases))
-                if batch["phrase_mask"][row, entry] and (row, position, entry) not in masked
-            ]
+            there = batch["phrase_mask"][row].nonzero()[:, 0].tolist()
             logits = torch.cat(
                 [hidden[position] @ weight.T + bias, *(embedded[e][1].double() @ hidden[position] for e in there)]
             )
@@ -55,17 +48,8 @@ def by_hand(model, batch):
             if target >= VOCAB and config.kl_positions == "token_targets":
                 continue
             last = read + (1 if target < VOCAB else len(phrases[target - VOCAB])) - 1  # its position among the tokens
-            if config.kl_support == "tokens":
-                p = shares[:VOCAB] / shares[:VOCAB].sum()
-            else:
-                p = shares[:VOCAB] + sum(
-                    torch.eye(VOCAB)[phrases[e][0]] * shares[VOCAB + n] for n, e in enumerate(there)
-                )
-            log_q = teacher[last - 1]
-            if config.kl_detach_teacher:
-                log_q = log_q.detach()
-            one, other = (p.log(), log_q) if config.kl_direction == "forward" else (log_q, p.log())
-            kl = kl + (one.exp() * (one - other)).sum()
+            p = shares[:VOCAB] / shares[:VOCAB].sum()
+            kl = kl + (p * (p.log() - teacher[last - 1].detach())).sum()
         rows.append([torch.as_tensor(part) for part in (phrase, token, kl * tokens_a_step)])
     return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
@@ -93,7 +77,6 @@ def test_the_three_losses_are_those_taken_by_hand(kind):
     batch = phrase_batch(**KINDS[kind])
     assert len(batch["phrase_windows"]) == 0 or kind != "none"
     if kind in ("own_rows", "in_batch"):
-        assert len(batch["masked_phrases"])
         assert bool(batch["phrase_mask"].all()) == (kind == "in_batch")
     assert_as_by_hand(make_dynamic_model("gpt2"), batch)
 
@@ -103,19 +86,8 @@ def test_they_are_with_a_matrix_for_each_way(family):
     assert_as_by_hand(make_dynamic_model(family, tie_phrase_embeddings=False), phrase_batch())
 
 
-@pytest.mark.parametrize(
-    ("support", "positions", "divisor", "direction", "detach"),
-    [
-        ("tokens", "token_targets", "steps", "forward", True),
-        ("tokens", "all", "tokens", "reverse", False),
-        ("first_token", "token_targets", "tokens", "reverse", True),
-        ("first_token", "all", "steps", "forward", False),
-        ("first_token", "all", "tokens", "forward", True),
-    ],
-)
-def test_l_kl_is_what_its_settings_say(support, positions, divisor, direction, detach):
-    settings = {"kl_support": support, "kl_positions": positions, "kl_divisor": divisor, "kl_direction": direction}
-    assert_as_by_hand(make_dynamic_model("llama", **settings, kl_detach_teacher=detach), phrase_batch())
+def test_l_kl_is_of_all_positions_where_that_is_asked_for():
+    assert_as_by_hand(make_dynamic_model("llama", kl_positions="all"), phrase_batch())
 
 
 def test_without_phrases_l_p_is_l_t_and_l_kl_is_zero():
@@ -136,8 +108,6 @@ def test_rows_one_by_one_add_up_to_the_batch():
     model.zero_grad()
     for row in range(8):
         one = {name: tensor[row : row + 1] for name, tensor in batch.items() if "windows" not in name}
-        mine = batch["masked_phrases"][batch["masked_phrases"][:, 0] == row]
-        one["masked_phrases"] = mine * torch.tensor([0, 1, 1])
         model(
             **one, windows=batch["windows"], phrase_windows=batch["phrase_windows"], num_items_in_batch=count
         ).loss.backward()
@@ -145,10 +115,10 @@ def test_rows_one_by_one_add_up_to_the_batch():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("optional", ["phrase_mask", "masked_phrases", "phrase_attention_mask"])
+@pytest.mark.parametrize("optional", ["phrase_mask", "phrase_attention_mask"])
 def test_what_says_nothing_may_be_left_out(optional):
     model = make_dynamic_model()
-    batch = phrase_batch(num_rows=1, negatives=None, false_negatives="keep")
+    batch = phrase_batch(num_rows=1, negatives=None)
     expected = model(**batch).loss
     del batch[optional]
     torch.testing.assert_close(model(**batch).loss, expected)

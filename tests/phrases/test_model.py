@@ -180,7 +180,6 @@ def with_value(position, value):
         ("phrase_attention_mask", lambda t: t[:, 1:]),
         ("token_positions", with_value((0, 1), 15)),
         ("phrase_mask", lambda t: t[:, 1:]),
-        ("masked_phrases", lambda t: torch.tensor([[0, 0, 999]])),
         ("token_positions", None),
         ("token_type_ids", lambda t: torch.zeros(1)),
         ("phrases", lambda t: make_vocabulary()),

@@ -11,7 +11,7 @@ SHORT = ["--disable_tqdm", "true", "--max_train_words", "600", "--num_train_epoc
 def finetuned(tmp_path_factory):
     """Return the folder of a plain, a simple and a word difference model, which log their diversity, and the table."""
     folder = tmp_path_factory.mktemp("finetuned") / "out"
-    logged = ["--save_total_limit", 2, "--gradient_diversity_steps", 1, "--seeds", 0, "--ensemble_weights", 0, 0.2]
+    logged = ["--save_total_limit", 2, "--gradient_diversity_steps", 4, "--seeds", 0, "--ensemble_weights", 0, 0.2]
     given = [*SHORT, *logged, "--dataset", small_text(), "--output_dir", folder]
     return folder, run_recipe("tables/finetune_gptneo_wdr", *given)
 

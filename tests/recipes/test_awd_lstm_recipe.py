@@ -9,7 +9,7 @@ from hf_targets import AwdLstmForCausalLM
 from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe, small_text
 
-SMALL = ["--dataset", small_text(), "--max_train_words", "800", "--disable_tqdm", "true", "--cache_window", "20"]
+SMALL = ["--dataset", small_text(), "--max_train_words", "500", "--disable_tqdm", "true", "--cache_window", "20"]
 SMALL += ["--logging_steps", "2"]
 ROWS = ("plain", "plain-finetuned", "cosine", "cosine-finetuned")
 

@@ -31,7 +31,7 @@ def test_every_row_has_the_columns_of_the_table_and_phrases_cite_what_their_docu
         "constituents": {"phrases": "constituents"},
         "provenance": {"phrases": "ngrams", "marking": "afterwards"},
     }
-    given = ["--model", models / "ours", "--rows", json.dumps(rows), "--seeds", 0, 1, "--output_dir", tmp_path]
+    given = ["--model", models / "ours", "--rows", json.dumps(rows), "--seeds", 0, "--output_dir", tmp_path]
     given += ["--demonstration", "true", "--num_documents", 2, "--document_words", 8]
     printed = run_recipe("tables/answer_with_citations", *given)
     for row in rows:

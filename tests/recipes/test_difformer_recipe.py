@@ -10,7 +10,7 @@ from hf_targets import DifformerForConditionalGeneration
 from tests.lab.test_card import run_code
 from tests.recipes.running import run_recipe
 
-SMALL = ["--max_train_pairs", "60", "--max_eval_pairs", "6", "--disable_tqdm", "true"]
+SMALL = ["--max_train_pairs", "30", "--max_eval_pairs", "3", "--disable_tqdm", "true"]
 
 
 @pytest.fixture(scope="module")

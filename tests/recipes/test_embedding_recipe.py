@@ -31,14 +31,16 @@ def test_the_translation_models_of_a_table_are_trained_and_their_decoders_states
     small = {
         "rows": rows,
         "num_beams": 1,
-        "max_train_pairs": 20,
-        "max_eval_pairs": 4,
+        "max_train_pairs": 12,
+        "max_eval_pairs": 2,
+        "max_target_length": 64,
         "output_dir": str(tmp_path / "runs"),
     }
     (tmp_path / "table.yaml").write_text(json.dumps({"include": str(smoke), **small, "disable_tqdm": True}))
-    given = ("--table", tmp_path / "table.yaml", "--num_states", 40)
-    printed = run_recipe("inspect_embeddings", *given, "--output_dir", tmp_path / "out")
-    assert "| cosine-seed0 | lstm-seed0 | digits |" in printed
+    given = {"table": str(tmp_path / "table.yaml"), "num_states": 40, "output_dir": str(tmp_path / "out")}
+    (tmp_path / "inspected.yaml").write_text(json.dumps(given))
+    printed = run_recipe("inspect_embeddings", settings=tmp_path / "inspected.yaml")
+    assert "| cosine-seed0 | lstm-seed0 |" in printed
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
     for one in (numbers["cosine-seed0"], numbers["lstm-seed0"]):
         assert one["has_negative_direction"] is not None and one["norm_frequency_correlation"] is not None

@@ -85,10 +85,11 @@ def test_models_of_cog_and_retro_are_trained_and_compared_and_write_as_their_bas
     for part in (encoder, reader):
         part.save_pretrained(tmp_path / "reader")
     rows = {"base": {}, "CoG": {"kind": "cog", "encoder": str(tmp_path / "reader")}, "RETRO": {"kind": "retro"}}
-    given = ["--dataset", small_text(), "--max_train_words", "600"]
+    given = ["--dataset", small_text(), "--max_train_words", "300"]
     for one, options in ((rows["CoG"], "{}"), (rows["RETRO"], '{"chunk_length": 16}')):
         one["model"] = str(tmp_path / one["kind"])
         of_one = ["--kind", one["kind"], "--options", options, "--output_dir", one["model"], "--learning_rate", "0"]
+        of_one += ["--max_test_words", "50", "--max_steps", "1"]
         of_one += ["--encoder", one["encoder"]] if "encoder" in one else []
         run_recipe("train_reader", "--model_name_or_path", name, *of_one, *given, "--disable_tqdm", "true")
         losses = json.loads(Path(one["model"], "results.json").read_text())
@@ -173,8 +174,9 @@ def test_translation_models_are_left_as_they_were_scored(translated):
 
 
 def test_the_mean_of_the_best_checkpoints_is_what_is_scored(tmp_path):
-    given = ["--max_train_pairs", "20", "--max_eval_pairs", "2", "--disable_tqdm", "true", "--num_beams", "1"]
+    given = ["--max_train_pairs", "12", "--max_eval_pairs", "2", "--disable_tqdm", "true", "--num_beams", "1"]
     given += ["--num_train_epochs", "2", "--save_total_limit", "2", "--max_source_length", "64"]
+    given += ["--max_target_length", "64"]
     found = []
     for count, last in (("1", "false"), ("2", "true")):  # both of two are the best and the last
         how = ["--average_checkpoints", count, "--average_last", last, "--length_penalty", "0.6"]

@@ -1,9 +1,7 @@
 """A collection on disk holds, and finds, what a dictionary and a product with all vectors would."""
 
 import math
-import os
 import signal
-from datetime import timedelta
 
 import pytest
 import torch
@@ -74,7 +72,7 @@ def test_a_collection_is_a_dictionary_with_exact_search(tmp_path_factory, action
             collection.delete(gone := argument & expected.keys())
             expected = {name: text for name, text in expected.items() if name not in gone}
         elif kind == "compact":
-            collection.compact()
+            collection.table.optimize()
         else:
             collection = DocumentCollection.open(folder, LetterEncoder())
     assert_holds(collection, expected, k)
@@ -102,7 +100,7 @@ def test_words_find_the_documents_that_share_one_also_after_others_were_added_an
         }
         assert {*found["stars"]} == {"sky", "late"} and found["GRÖSSE"] == ["größe"] and found["東京"] == ["tokyo"]
         assert found['the "cat" OR \'dog'] == ["pets"] and found["unknown"] == []
-        collection.compact()
+        collection.table.optimize()
 
 
 def test_both_ways_together_prefer_what_both_find(folder):
@@ -125,7 +123,7 @@ def test_a_reader_keeps_its_version_until_it_is_refreshed(folder):
     writer, reader = make(folder), DocumentCollection.open(folder, LetterEncoder())
     writer.delete(["one", "it's"])
     writer.add({"new": "aaaa", "three": "abc"}, replace=True)
-    writer.compact()
+    writer.table.optimize()
     assert_holds(reader, SHELF)
     reader.refresh()
     assert_holds(reader, {**{name: SHELF[name] for name in ("größe 🙂", "")}, "new": "aaaa", "three": "abc"})
@@ -140,18 +138,6 @@ def test_a_writer_sees_what_another_has_written(folder):
     second.delete(["new"])
     first.add({"new": "cab"})
     assert_holds(first, {**SHELF, "new": "cab"})
-
-
-@pytest.mark.filterwarnings("ignore:optimize:UserWarning")  # that no other process may read
-def test_compacting_frees_the_space_of_deleted_documents(folder):
-    def size():
-        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-    collection = make(folder, {str(number): os.urandom(500).hex() for number in range(200)})
-    collection.delete([str(number) for number in range(150)])
-    before = size()
-    collection.compact(timedelta(0))
-    assert size() < before / 2 and len(collection) == 50
 
 
 KILLED = """

@@ -140,6 +140,7 @@ def assert_close(ours: list | dict, theirs: list | dict) -> None:
         assert one == pytest.approx(other, rel=1e-4)
 
 
+@pytest.mark.sharded
 def test_sharded_weights_take_the_steps_of_whole_ones_and_are_saved_whole(tmp_path):
     run_processes(_TWO, tmp_path)  # all cases in one run: most of its time is its start
     for case in CASES:

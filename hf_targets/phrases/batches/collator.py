@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.tokenization import special_token_ids
 from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.batches.entries import (
     Phrase,
     PhrasedText,
@@ -26,7 +25,6 @@ from hf_targets.phrases.mining.miner import PhraseMiner, check_miner
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 SEED_COLUMN, BEFORE_COLUMN = "row_seed", "rows_before"
-FalseNegatives = Literal["at_tokens", "everywhere", "keep"]
 
 
 class PhraseCollator:
@@ -44,8 +42,6 @@ class PhraseCollator:
     - `phrase_windows`: (entries, 2), `window` and `length`: the entry is the first `length` tokens of that window. All
       entries differ.
     - `phrase_mask`: (rows, entries), true where the row's table has the entry.
-    - `masked_phrases`: (masked, 3), row, position and entry: the text after that position begins with the entry, so
-      that the entry is not a negative there.
 
     The rows of `DynamicVocabTrainer` have the columns of `DrawnRows`: a seed, by which the phrases of
     the row are chosen, and the rows of earlier batches, for `PreBatch`. A batch then depends only on its rows.
@@ -59,10 +55,6 @@ class PhraseCollator:
         phrase_rate: Probability of a phrase at each position where one may start. A gap has `min_gap` tokens plus a
             geometric number of positions; with 1 nearly every gap has `min_gap` tokens.
         max_tokens: The largest number of tokens of a phrase; longer candidates are left out. None: no limit.
-        false_negatives: The positions at which entries are masked if the text continues with them. `"keep"`: none, as
-            in the paper. `"at_tokens"`: positions whose target is a token. `"everywhere"`: also positions whose target
-            is a phrase. There, the masked entries are prefixes and extensions of the target, which the paper uses as
-            informative negatives. The target is never masked.
         generator: Chooses the phrases of rows without a seed; None: torch's global one, which differs by worker.
     Raises:
         ValueError: If a setting is out of range. When called: if a row has no token, an id is outside [0, V), or a
@@ -96,11 +88,8 @@ class PhraseCollator:
         min_gap: int = 5,
         phrase_rate: float = 0.2,
         max_tokens: int | None = 8,
-        false_negatives: FalseNegatives = "keep",
         generator: torch.Generator | None = None,
     ) -> None:
-        if false_negatives not in get_args(FalseNegatives):
-            raise ValueError(f"false_negatives must be one of {get_args(FalseNegatives)}, got {false_negatives!r}")
         if min_gap < 0 or not 0 <= phrase_rate <= 1 or (max_tokens is not None and max_tokens < 2):
             raise ValueError(
                 "min_gap must be 0 or more, phrase_rate in [0, 1], and max_tokens None or at least 2, got "
@@ -119,7 +108,6 @@ class PhraseCollator:
         self.min_gap = min_gap
         self.phrase_rate = phrase_rate
         self.max_tokens = max_tokens
-        self.false_negatives: FalseNegatives = false_negatives
         self.generator = generator
         self._special_ids = special_token_ids(tokenizer)
         self._pad_id = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(i, int)), 0)
@@ -170,7 +158,6 @@ class PhraseCollator:
             "windows": padded(entries.windows, 0),
             "phrase_windows": entries.window_slices,
             "phrase_mask": entries.row_mask,
-            "masked_phrases": np.array(list(self._masked(texts, pieces, entries)), np.int64).reshape(-1, 3),
         }
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
@@ -222,20 +209,3 @@ class PhraseCollator:
                 yield PhraseWindow(phrase, len(phrase), row)
         for strategy in self.negatives:
             yield from strategy.windows(texts)
-
-    def _masked(
-        self, texts: Sequence[PhrasedText], pieces: Sequence[Sequence[tuple[int, int]]], entries: PhraseEntries
-    ) -> Iterator[tuple[int, int, int]]:
-        if self.false_negatives == "keep":
-            return
-        trie = TokenTrie(entries.numbers)
-        for row, (text, spans) in enumerate(zip(texts, pieces, strict=True)):
-            positions = {start: (index - 1, end) for index, (start, end) in enumerate(spans) if index > 0}
-            for start, stop in trie.matches(text.tokens):
-                index, end = positions.get(start, (None, 0))
-                is_target = end == stop
-                if index is None or is_target or (end > start + 1 and self.false_negatives == "at_tokens"):
-                    continue
-                entry = entries.numbers[text.tokens[start:stop]]
-                if entries.row_mask[row, entry]:
-                    yield row, index, entry

@@ -24,8 +24,6 @@ class SourceTable:
     >>> table.add("b", [8], [5], [8])
     >>> table.of(8)
     (PhraseSource(document='a', start=0, end=3), PhraseSource(document='b', start=5, end=8))
-    >>> table.forget_documents({"a"})
-    [9]
     """
 
     def __init__(self) -> None:
@@ -69,14 +67,6 @@ class SourceTable:
         """Remove the sources of some phrases."""
         rows = self._sorted()
         self._rows = rows[~np.isin(rows[:, 0], np.fromiter(phrases, np.int64))]
-
-    def forget_documents(self, names: Iterable[str]) -> list[int]:
-        """Remove the sources in some documents, and return the phrases, ascending, that have none left by this."""
-        numbers = [self._documents[name] for name in names if name in self._documents]
-        rows = self._sorted()
-        is_gone = np.isin(rows[:, 1], numbers)
-        self._rows = rows[~is_gone]
-        return np.setdiff1d(rows[is_gone, 0], self._rows[:, 0]).tolist()
 
     def rows(self) -> tuple[list[str], np.ndarray]:
         """Return the names of the documents, and all sources by phrase, with the index of the document.

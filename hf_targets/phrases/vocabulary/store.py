@@ -88,20 +88,6 @@ class PhraseStore:
                 self._alive[id_ - self.vocab_size] = False
                 del self._ids[phrase_key(phrase)]
 
-    def forget_documents(self, names: Iterable[str]) -> list[int]:
-        """Remove documents from the sources of all phrases, with the phrases that were found only in them.
-
-        Phrases that never had a source stay.
-
-        Returns: The ids of the phrases that were removed, in ascending order, which are never used again.
-        """
-        gone = several(names, "names")
-        with self._lock:
-            removed = self._sources.forget_documents(gone)
-            if removed:
-                self.remove(removed)
-        return removed
-
     def __len__(self) -> int:
         return len(self._ids)
 

@@ -1,5 +1,6 @@
 """A vocabulary of phrases: made from texts and documents, and used to encode and decode texts with phrases."""
 
+import json
 import os
 from array import array
 from collections.abc import Iterable, Mapping
@@ -8,12 +9,14 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.atomic_write import written_together
 from hf_targets.data.progress import progress
 from hf_targets.data.tokenization import special_token_ids, tokenizer_fingerprint
 from hf_targets.phrases.mining.miner import MinedText, PhraseMiner
-from hf_targets.phrases.vocabulary.files import read_phrases, write_phrases
 from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
 from hf_targets.phrases.vocabulary.store import PhraseStore, TokenIds, integers, one_for_each, phrase_key, several
 from hf_targets.phrases.vocabulary.tokenization import (
@@ -25,6 +28,9 @@ from hf_targets.phrases.vocabulary.tokenization import (
     tokenize_mid_text,
 )
 from hf_targets.retrieval.collection import DocumentCollection
+
+FILE = "phrase_vocabulary.safetensors"
+_ARRAYS = {"is_alive": (np.bool_, 1), "offsets": (np.int64, 1), "tokens": (np.int64, 1), "sources": (np.int64, 2)}
 
 
 @dataclass(frozen=True)
@@ -268,13 +274,17 @@ class PhraseVocabulary(PhraseStore):
         ]
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write the phrases, their ids and sources to a file in a folder."""
+        """Write the phrases, their ids and sources to a safetensors file in a folder, which is made if it is missing.
+
+        An earlier file stays until this one is complete.
+        """
         with self._lock:
             tokens, offsets, is_alive = self.arrays()
             documents, sources = self._sources.rows()
         arrays = {"tokens": tokens, "offsets": offsets, "is_alive": is_alive, "sources": sources}
         settings = {"vocab_size": self.vocab_size, "tokenizer": self.fingerprint, "documents": documents}
-        write_phrases(folder, settings, arrays)
+        with written_together(folder, FILE) as unfinished:
+            save_file(arrays, unfinished / FILE, {"settings": json.dumps(settings)})
 
     @classmethod
     def load(cls, folder: str | os.PathLike, tokenizer: PreTrainedTokenizerBase) -> Self:
@@ -283,7 +293,14 @@ class PhraseVocabulary(PhraseStore):
         Raises:
             ValueError: If the file is missing or damaged, or the tokenizer is another one.
         """
-        file, settings, arrays = read_phrases(folder, special_token_ids(tokenizer))
+        file = Path(folder, FILE)
+        try:
+            with safe_open(file, "numpy") as content:
+                settings = json.loads((content.metadata() or {}).get("settings", "{}"))
+                arrays = {name: content.get_tensor(name) for name in _ARRAYS}
+                _check(arrays, settings["vocab_size"], settings["documents"], [*special_token_ids(tokenizer)])
+        except (OSError, SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"{file} is no whole phrase vocabulary: {error}; build and save it again") from error
         vocabulary = cls(tokenizer, vocab_size=settings["vocab_size"])
         if settings["tokenizer"] != vocabulary.fingerprint:
             raise ValueError(f"the vocabulary in {file} was made with another tokenizer; load it with that one")
@@ -292,3 +309,25 @@ class PhraseVocabulary(PhraseStore):
             vocabulary._append(data[edges[slot] : edges[slot + 1]], is_alive=is_alive)
         vocabulary._sources = SourceTable.of_rows(settings["documents"], arrays["sources"])
         return vocabulary
+
+
+def _check(arrays: dict[str, np.ndarray], vocab_size: int, documents: list[str], special_ids: list[int]) -> None:
+    kinds = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
+    _require(kinds == {name: (np.dtype(kind), dims) for name, (kind, dims) in _ARRAYS.items()}, "arrays of other types")
+    alive, offsets, tokens, sources = arrays.values()
+    fits = len(offsets) == len(alive) + 1 and offsets[0] == 0 and offsets[-1] == len(tokens)
+    _require(fits and (np.diff(offsets) >= 2).all(), "offsets must rise from 0 to the number of tokens, by 2 or more")
+    _require(_within(tokens, vocab_size), f"tokens must be in [0, {vocab_size})")
+    _require(not np.isin(tokens, special_ids).any(), "a phrase must have no special token")
+    slots, numbers = sources[:, 0] - vocab_size, sources[:, 1]
+    _require(_within(slots, len(alive)) and alive[slots].all(), "a source must name a phrase")
+    _require(_within(numbers, len(documents)), "a source must name a document")
+
+
+def _within(values: np.ndarray, stop: int) -> bool:
+    return bool(((values >= 0) & (values < stop)).all())
+
+
+def _require(holds: bool | np.bool_, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.collator import PhraseCollator
-from hf_targets.phrases.batches.negatives import InBatch, Prefixes, SelfRetrieval
+from hf_targets.phrases.batches.negatives import Prefixes, SelfRetrieval
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 
 WORDS = word_level_tokenizer(["a b c d\n"])  # few words, so that phrases come again
@@ -90,35 +90,11 @@ def test_entries_are_distinct_phrases_and_no_window_begins_another(rows, seed):
     ]
 
 
-@given(
-    rows=ROWS, seed=st.integers(0, 9), mode=st.sampled_from(["at_tokens", "everywhere", "keep"]), share=st.booleans()
-)
-def test_entries_that_the_text_goes_on_with_are_masked_and_no_others(rows, seed, mode, share):
-    negatives = [Prefixes(), SelfRetrieval(), *[InBatch()] * share]
-    batch = batch_of(rows, seed=seed, false_negatives=mode, negatives=negatives)
-    expected = []
-    for row, ids in enumerate(rows):
-        parts = pieces(batch, row)
-        for index, target in enumerate(parts[1:]):
-            start = sum(len(part) for part in parts[: index + 1])
-            if mode == "keep" or (mode == "at_tokens" and len(target) > 1):
-                continue
-            for number, entry in enumerate(table(batch)):
-                goes_on = tuple(ids[start : start + len(entry)]) == entry
-                if goes_on and entry != target and batch["phrase_mask"][row, number]:
-                    expected.append([row, index, number])
-    assert sorted(batch["masked_phrases"].tolist()) == expected
-
-
 @given(rows=ROWS, seed=st.integers(0, 9))
-def test_the_phrase_to_predict_is_in_the_row_s_table_and_never_masked(rows, seed):
-    batch = batch_of(rows, seed=seed, negatives=[Prefixes(), SelfRetrieval()], false_negatives="everywhere")
-    masked = {tuple(triple) for triple in batch["masked_phrases"].tolist()}
+def test_the_phrase_to_predict_is_in_the_row_s_table(rows, seed):
+    batch = batch_of(rows, seed=seed, negatives=[Prefixes(), SelfRetrieval()])
     for row, labels in enumerate(batch["phrase_targets"].tolist()):
-        for index, label in enumerate(labels[1:]):
-            if label >= V:
-                assert batch["phrase_mask"][row, label - V]
-                assert (row, index, label - V) not in masked
+        assert all(batch["phrase_mask"][row, label - V] for label in labels if label >= V)
 
 
 def test_every_length_and_start_is_drawn_as_often():
@@ -153,7 +129,6 @@ def test_without_phrases_the_two_sequences_are_one_and_the_table_is_empty():
     assert all(torch.equal(batch[name], batch[other]) for name, other in pairs.items())
     assert batch["phrase_windows"].shape == (0, 2)
     assert batch["phrase_mask"].shape == (2, 0)
-    assert batch["masked_phrases"].shape == (0, 3)
     assert len(batch["windows"]) == 0
 
 
@@ -193,7 +168,7 @@ def test_rows_that_make_no_sequence_are_refused(ids, labels):
         collator()([{"input_ids": ids, "labels": labels}])
 
 
-@pytest.mark.parametrize("wrong", [{"min_gap": -1}, {"phrase_rate": 1.5}, {"false_negatives": "mask"}])
+@pytest.mark.parametrize("wrong", [{"min_gap": -1}, {"phrase_rate": 1.5}])
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         collator(**wrong)

@@ -76,36 +76,12 @@ def test_a_copy_has_the_same_phrases_and_grows_alone(copied):
     assert (list(store), list(other), store.arrays()[2].tolist()) == ([100, 101], [101, 102], [True, True])
 
 
-@given(
-    found=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 2)), max_size=12),
-    gone=st.sets(st.sampled_from("abcx")),
-)
-def test_forgotten_documents_take_the_phrases_that_only_they_had(found, gone):
-    phrases = [(5, 6), (5, 6, 7), (6, 7), (7, 7)]
-    sources = [[PhraseSource(name, at, at + 2) for of, name, at in found if of == index] for index in range(4)]
-    table = PhraseStore(400)
-    ids = table.add_token_ids(phrases, sources=sources)
-    expected = {
-        id_: [source for source in dict.fromkeys(origins) if source.document not in gone]
-        for id_, origins in zip(ids, sources, strict=True)
-    }
-    lost = [id_ for id_, origins in zip(ids, sources, strict=True) if origins and not expected[id_]]
-    assert table.forget_documents(gone) == lost
-    assert {id_: list(table.sources(id_)) for id_ in table} == {
-        id_: left for id_, left in expected.items() if id_ not in lost
-    }
-    again = table.add_token_ids(phrases)
-    assert [id_ in ids for id_ in again] == [id_ not in lost for id_ in ids]
-    assert table.forget_documents(gone) == []
-
-
 phrases, names = st.integers(5, 9), st.sampled_from("abc")
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), names, st.lists(phrases, max_size=4), st.integers(0, 2)),
         st.tuples(st.just("add_each"), names, st.lists(phrases, max_size=3), st.integers(0, 2)),
         st.tuples(st.just("remove"), st.lists(phrases, max_size=2)),
-        st.tuples(st.just("forget"), st.lists(st.sampled_from("abcd"), max_size=2)),
         st.tuples(st.just("reload")),
     ),
     max_size=12,
@@ -128,10 +104,6 @@ def test_a_table_keeps_what_a_dictionary_of_lists_keeps(steps):
         elif kind == "remove":
             table.remove(arguments[0])
             expected = {phrase: kept for phrase, kept in expected.items() if phrase not in arguments[0]}
-        elif kind == "forget":
-            left = {p: {s: None for s in kept if s.document not in arguments[0]} for p, kept in expected.items()}
-            assert table.forget_documents(arguments[0]) == sorted(p for p, kept in left.items() if not kept)
-            expected = {phrase: kept for phrase, kept in left.items() if kept}
         else:
             table = SourceTable.of_rows(*table.rows())
         documents, rows = table.rows()

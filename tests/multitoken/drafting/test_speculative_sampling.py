@@ -2,7 +2,7 @@ import pytest
 import torch
 from scipy import stats
 
-from hf_targets.maths.speculative_sampling import accept_or_resample
+from hf_targets.multitoken.drafting.verification import accept_or_resample
 
 NEVER = -torch.inf
 PAIRS = {  # logits of the model, p, and of the draft, q
