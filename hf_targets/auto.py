@@ -1,5 +1,6 @@
 """The table of all models that are registered with the Auto classes of Transformers, when `hf_targets` is imported."""
 
+from importlib import import_module
 from typing import Any
 
 from transformers import (
@@ -59,4 +60,7 @@ def register() -> None:
     classifier = CrammedBertForSequenceClassification
     AutoModelForSequenceClassification.register(classifier.config_class, classifier, exist_ok=True)
     # By its name, so that the class is imported with the first pipeline; `register_pipeline` warns of every import.
-    SUPPORTED_TASKS["text-generation"]["impl"] = "hf_targets.phrases.pipeline.PhraseTextGenerationPipeline"
+    module, name = "hf_targets.phrases.pipeline", "PhraseTextGenerationPipeline"
+    task = SUPPORTED_TASKS["text-generation"]
+    takes_name = isinstance(task["impl"], str)  # from Transformers 5.23 on
+    task["impl"] = f"{module}.{name}" if takes_name else getattr(import_module(module), name)

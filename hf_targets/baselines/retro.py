@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
-from hf_targets.backbones.configuration import AnswersForBackbone, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, SubConfigSpec, check_fields
 from hf_targets.backbones.generation import inputs_of_step
 from hf_targets.backbones.inputs import check_count, check_ids, check_prompt_mask, check_shapes
 from hf_targets.backbones.new_parts import ZeroInitLinear
