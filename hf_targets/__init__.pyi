@@ -8,9 +8,11 @@ from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArgumen
 from .backbones.reformer.repair import repair_reformer as repair_reformer
 from .baselines.copy_collator import CopyCollator as CopyCollator
 from .baselines.copy_generator import CopyGenerator as CopyGenerator
+from .baselines.copy_generator import CopyGeneratorConfig as CopyGeneratorConfig
 from .baselines.knn import KnnProcessor as KnnProcessor
 from .baselines.knn_datastore import KnnDatastore as KnnDatastore
 from .baselines.multiword_tokens import transfer_vocabulary as transfer_vocabulary
+from .baselines.retro import RetroConfig as RetroConfig
 from .baselines.retro import RetroForCausalLM as RetroForCausalLM
 from .baselines.retro_neighbors import ChunkNeighbors as ChunkNeighbors
 from .cosine.geometry import embedding_geometry as embedding_geometry

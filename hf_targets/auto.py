@@ -1,5 +1,6 @@
 """The table of all models that are registered with the Auto classes of Transformers, when `hf_targets` is imported."""
 
+from importlib import import_module
 from typing import Any
 
 from transformers import (
@@ -16,6 +17,8 @@ from transformers.pipelines import SUPPORTED_TASKS
 from hf_targets.awd_lstm.backbone import AwdLstmModel
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.backbones.wrapping import headless
+from hf_targets.baselines.copy_generator import CopyGenerator
+from hf_targets.baselines.retro import RetroForCausalLM
 from hf_targets.crammed_bert.backbone import CrammedBertModel
 from hf_targets.crammed_bert.model import CrammedBertForMaskedLM, CrammedBertForSequenceClassification
 from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration, DifformerModel
@@ -39,6 +42,8 @@ MODELS: tuple[tuple[Any, type, Any], ...] = (
     (AutoModelForCausalLM, AwdLstmForCausalLM, AwdLstmModel),
     (AutoModelForMaskedLM, CrammedBertForMaskedLM, CrammedBertModel),
     (AutoModelForCausalLM, TensorizedTransformerForCausalLM, TensorizedTransformerModel),
+    (AutoModelForCausalLM, CopyGenerator, None),
+    (AutoModelForCausalLM, RetroForCausalLM, None),
 )
 """Each model's Auto class, the model, and its class for `AutoModel`; None: the model without its output embedding."""
 
@@ -55,4 +60,7 @@ def register() -> None:
     classifier = CrammedBertForSequenceClassification
     AutoModelForSequenceClassification.register(classifier.config_class, classifier, exist_ok=True)
     # By its name, so that the class is imported with the first pipeline; `register_pipeline` warns of every import.
-    SUPPORTED_TASKS["text-generation"]["impl"] = "hf_targets.phrases.pipeline.PhraseTextGenerationPipeline"
+    module, name = "hf_targets.phrases.pipeline", "PhraseTextGenerationPipeline"
+    task = SUPPORTED_TASKS["text-generation"]
+    takes_name = isinstance(task["impl"], str)  # from Transformers 5.23 on
+    task["impl"] = f"{module}.{name}" if takes_name else getattr(import_module(module), name)

@@ -130,12 +130,8 @@ def phrases(given: Given, *, scored_by_tokens: bool = False, model: str | None =
     return System(found, writing, held=table.inputs.nbytes + table.outputs.nbytes)
 
 
-def plain(given: Given, *, model: str | None = None) -> System:
-    """Write with the base, or with another model of its tokenizer."""
-    return System(given.base if model is None else given.load(model), {})
-
-
-KINDS: Any = {kind.__name__: kind for kind in (plain, lookup, knn, multiword, phrases)}
+KINDS: Any = {kind.__name__: kind for kind in (lookup, knn, multiword, phrases)}
+KINDS["plain"] = lambda given, model=None: System(given.load(model) if model else given.base, {})
 
 
 def main(setup: Setup) -> None:

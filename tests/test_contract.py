@@ -30,7 +30,7 @@ from tests.model_cases import (
     models_that_owe,
 )
 from tests.programs import run_program
-from tests.trainer_runs import assert_same, weights, with_dropout
+from tests.trainer_runs import CHECKPOINTING, assert_same, weights, with_dropout
 
 KEY_BIAS = re.compile(r"\.k_proj\.bias$")
 
@@ -224,8 +224,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(case, lora):
         model = add_lora(model, 2)
     model.train()
     _, expected = gradients(model, batch)
-    model.activation_checkpointing_enable()
-    assert unwrapped(model).is_activation_checkpointing
+    getattr(model, f"{CHECKPOINTING}_enable")()
+    assert getattr(unwrapped(model), f"is_{CHECKPOINTING}")
     _, found = gradients(model, batch)
     assert_same(found, expected, rtol=1e-5, atol=1e-6)
 

@@ -20,7 +20,7 @@ USES = {
     "semi_autoregressive": {"curves"},
 }
 """What a target may import of other targets. All other folders are targets that import none."""
-DOORS, BELOW = ("auto",), ("extras", "registry")
+DOORS, BELOW = ("auto", "harness"), ("extras", "registry")
 """Modules at the root: those that know the targets, and those that every folder may import."""
 PACKAGE = sorted((ROOT / "hf_targets").rglob("*.py"))
 ALL = [*PACKAGE, *sorted((ROOT / "recipes").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]

@@ -6,8 +6,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import TrainingArguments
 
 from tests.programs import EVERYTHING, server
+
+# What Transformers calls it, by whose name methods and arguments begin: the second before 5.23.
+CHECKPOINTING = "activation_checkpointing"
+if not hasattr(TrainingArguments, CHECKPOINTING):
+    CHECKPOINTING = "gradient_checkpointing"
 
 SHORT: dict[str, Any] = {
     "learning_rate": 1e-2,

@@ -14,6 +14,41 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from transformers.configuration_utils import PreTrainedConfig
 
+try:
+    from transformers.configuration_utils import SubConfigSpec
+
+    class _MakesSubConfigs:
+        pass
+except ImportError:
+
+    class SubConfigSpec:
+        """What Transformers has from 5.20 on: how a configuration inside another is made; ours are all `AutoConfig`."""
+
+        def __init__(self, config_class: Any, model_type: str, optional: bool = False) -> None:
+            self.config_class, self.model_type, self.optional = config_class, model_type, optional
+
+        def create_subconfig(self, key: str, subconfig: Any = None, **kwargs: Any) -> tuple[PreTrainedConfig, Any]:
+            """Return the configuration that `subconfig` is or has the fields of, and the other arguments."""
+            if not isinstance(subconfig, PreTrainedConfig):
+                subconfig = self.config_class.for_model(**{"model_type": self.model_type, **(subconfig or {})})
+            return subconfig, kwargs
+
+    class _MakesSubConfigs:
+        """What `PreTrainedConfig` does from 5.20 on; before, a class had to fill in `sub_configs` and to make them."""
+
+        sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {}
+
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            cls.sub_configs = {key: spec.config_class for key, spec in cls.sub_configs_defaults.items()}
+
+        def __post_init__(self, **kwargs: Any) -> None:
+            for key, spec in self.sub_configs_defaults.items():
+                if getattr(self, key) is not None or not spec.optional:
+                    setattr(self, key, spec.create_subconfig(key, getattr(self, key))[0])
+            super().__post_init__(**kwargs)
+
+
 _TRAINERS_CHECKPOINT = re.compile(r"checkpoint-\d+")
 PACKAGE_IMPORT = "import_hf_targets.py"
 """The file beside a checkpoint's config.json that Transformers runs if `hf_targets` has not been imported."""
@@ -77,7 +112,7 @@ def _described(kind: Any) -> str:
     return names.get(kind) or f"a {kind.__name__}"
 
 
-class NamesItsPackage:
+class NamesItsPackage(_MakesSubConfigs):
     """A configuration whose checkpoints name `hf_targets`, for processes that have not imported it.
 
     Without `import hf_targets`, Transformers asks for `trust_remote_code` and reads a file that imports the package; if
@@ -147,7 +182,7 @@ def _is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-class AnswersForBackbone:
+class AnswersForBackbone(_MakesSubConfigs):
     """A configuration with a field `backbone`; it forwards sizes, token ids and switches to that configuration.
 
     Evaluation harnesses, peft and serving programs read these fields from `model.config`, and `from_pretrained` sets

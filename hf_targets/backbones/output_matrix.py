@@ -18,8 +18,9 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
     """Return the layer that turns hidden states into logits.
 
     Raises:
-        ValueError: If there is none, or it is not a plain linear layer (for example with LoRA, or quantized): our
-            models share its rows. One that peft trains whole, or some rows of, gives its rows as they are now.
+        ValueError: If there is none, or it is not a linear layer with a matrix of floats (for example with LoRA, or
+            packed by bitsandbytes): our models share its rows. One that peft trains whole, or some rows of, gives its
+            rows as they are now.
     """
     layer: Any = backbone.get_output_embeddings()
     if layer is None:
@@ -28,7 +29,7 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
             "AutoModelForSeq2SeqLM or AutoModelForMaskedLM"
         )
     inside = layer.base_layer if trains_rows(layer) else getattr(layer, "original_module", layer)  # peft's wrappers
-    if not isinstance(inside, nn.Linear):
+    if not isinstance(inside, nn.Linear) or not inside.weight.is_floating_point():
         raise ValueError(
             f"the output embedding must be a torch.nn.Linear, as models share its rows, got {type(layer).__name__}; "
             "leave it out of quantization and of an adapter's target_modules"

@@ -82,8 +82,13 @@ def _weights(layer: Any) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _whole(tensor: Any) -> Any:
-    """Return a tensor; one that tensor parallelism has split over processes is gathered, its gradient split again."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    """Return a tensor; one that tensor parallelism has split over processes is gathered, its gradient split again.
+
+    One of a class that holds quantised numbers is dequantised: such classes compute products, and little else.
+    """
+    if hasattr(tensor, "full_tensor"):
+        return tensor.full_tensor()
+    return tensor.dequantize() if hasattr(tensor, "__tensor_flatten__") else tensor
 
 
 def execution_device(module: nn.Module) -> torch.device:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModel, Cache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.causal_head import CausalHeadOutput
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.configuration import AnswersForBackbone
+from hf_targets.backbones.configuration import AnswersForBackbone, SubConfigSpec
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_range
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
-from hf_targets.backbones.configuration import AnswersForBackbone, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, SubConfigSpec, check_fields
 from hf_targets.backbones.generation import inputs_of_step
 from hf_targets.backbones.inputs import check_count, check_ids, check_prompt_mask, check_shapes
 from hf_targets.backbones.new_parts import ZeroInitLinear
@@ -79,7 +79,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
     The last token of a chunk, and the m - 1 after it, attend to the chunk's neighbours after some of the layers, which
     stay Transformers' own (chunked cross-attention). An encoder reads the neighbours together with the chunk's states.
     Without neighbours, or untrained, the output is the backbone's, bit for bit. Outputs and loss are of its kind, and
-    any Trainer trains the model. It is loaded by its own `from_pretrained`, not by the Auto classes.
+    any Trainer trains the model.
 
     >>> model = RetroForCausalLM.from_base("HuggingFaceTB/SmolLM2-135M")  # doctest: +SKIP
     >>> neighbors = ChunkNeighbors(collection, tokenizer)  # doctest: +SKIP

@@ -1,15 +1,17 @@
 """Neighbours of chunks of a text: documents of a collection, found for a data set or while a model writes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset, concatenate_datasets
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.retrieval.documents import DocumentRetriever
 from hf_targets.retrieval.encoders import Encoder
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Retrieve = Callable[[list[list[int]]], Sequence[Sequence[Sequence[int]]]]
 """Gives each chunk, which is a list of ids, its neighbours, which are lists of ids; best first, and perhaps none."""
@@ -59,7 +61,7 @@ class ChunkNeighbors:
         """Return the ids of up to k neighbours of each chunk; a chunk without words has none."""
         return [[ids[: self.length] for ids in some] for some in self._nearest(chunks, self.k)]
 
-    def add_to(self, dataset: Dataset, *, own_text: bool = False) -> Dataset:
+    def add_to(self, dataset: "Dataset", *, own_text: bool = False) -> "Dataset":
         """Return a data set with the columns `neighbor_ids` and `neighbor_mask`, (chunks, k, length) in each row.
 
         Args:
@@ -67,6 +69,8 @@ class ChunkNeighbors:
             own_text: Whether a document may share 8 tokens in a row with the block: it tells what is to be predicted.
                 Otherwise the next ones take its place, and what is then missing is masked.
         """
+        from datasets import Dataset, concatenate_datasets  # `import hf_targets` reads this file
+
         size, most = self.chunk_length, max(map(len, dataset["input_ids"]), default=0) // self.chunk_length
         if not most:
             raise ValueError(f"neighbours need a whole chunk, {size} tokens, and no row has so many; use longer blocks")

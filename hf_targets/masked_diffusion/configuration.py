@@ -4,9 +4,9 @@ from dataclasses import field
 from typing import Any, cast, get_args
 
 from transformers import AutoConfig
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 from hf_targets.maths.noise import NoiseSchedule, ScheduleName
 

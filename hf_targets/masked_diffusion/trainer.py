@@ -109,7 +109,8 @@ class DiffusionTrainer(AveragedTrainer):
 
     The data sets have the columns `input_ids` and `labels`. Labels equal the ids, or are -100 where a token is not a
     target. `attention_mask` hides padding, and `may_mask` lets tokens be masked that are not targets. Training data may
-    also have `timesteps`: then their `input_ids` are masked already.
+    also have `timesteps`: then their `input_ids` are masked already. Or they have `messages`, or `prompt` and
+    `completion`, of which only the assistant's tokens are masked; `processing_class` is then the tokenizer.
 
     An evaluation reports `nelbo`, the negative evidence lower bound in nats per token of text, masked or not (their
     number is the sum of `num_tokens`, or without that column that of labels other than -100); `perplexity` =
@@ -131,6 +132,7 @@ class DiffusionTrainer(AveragedTrainer):
 
     args: DiffusionTrainingArguments
     count_columns = (WORDS_COLUMN, NUM_TOKENS)
+    reads_conversations = True
     shifts_labels = False
     made_by = "wrapped_blocks and sentence_rows of hf_targets.masked_diffusion.rows make them"
 

@@ -21,11 +21,13 @@ from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
 from hf_targets.backbones.publishing import is_local
+from hf_targets.backbones.quantization import is_quantized
 from hf_targets.backbones.weight_access import is_readable, whole_state_dict
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.backbones.wrapping import load_base
 from hf_targets.data.atomic_write import written_together
 from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
+from hf_targets.multitoken.native_mtp import save_native_mtp
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ def identity_of(backbone: PreTrainedModel) -> str | None:
 
     None if they cannot all be read, or are quantised. The configuration does not count: heads do not depend on it.
     """
-    if not is_readable(backbone) or hasattr(backbone.config, "quantization_config"):
+    if not is_readable(backbone) or hasattr(backbone.config, "quantization_config") or is_quantized(backbone):
         return None
     digest = weight_hash(backbone, settings=False, rounded_to=torch.bfloat16)
     return f"{str(backbone.dtype).removeprefix('torch.')} {digest}"
@@ -100,6 +102,7 @@ class CheckpointMixin(StrictLoading):
         save_directory: str | PathLike,
         *args: Any,
         heads_only: bool = False,
+        native_mtp: bool = False,
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -109,13 +112,20 @@ class CheckpointMixin(StrictLoading):
             heads_only: Write `heads.safetensors`, with a hash of the backbone, and a configuration that names the base
                 model. For a model that was loaded whole, or whose backbone was trained, the base model is loaded to
                 compare hashes. Weights that are offloaded, sharded or quantised are not compared.
+            native_mtp: Save backbone and `head="mtp"` for Transformers alone, as `save_native_mtp` says: with
+                `trust_remote_code=True` it loads them, and `generate(..., use_mtp=True)` drafts.
             push_to_hub: Upload the files too; with `heads_only` the other arguments are then `repo_id` and those of
                 `push_to_hub`.
         Raises:
             ValueError: With `heads_only`, if the base model has no name, or the backbone differs from it, or it is
-                uploaded and only this machine has the base model; nothing is written then.
+                uploaded and only this machine has the base model; nothing is written then. With `native_mtp`, if
+                Transformers cannot run the heads.
         """
         whole: Any = super()
+        if native_mtp:
+            if heads_only or push_to_hub:
+                raise ValueError("native_mtp=True writes a whole model to a folder; leave out the other arguments")
+            return save_native_mtp(self, save_directory, *args, **kwargs)
         if not heads_only:
             return whole.save_pretrained(save_directory, *args, push_to_hub=push_to_hub, **kwargs)
         if args or (kwargs and not push_to_hub):

@@ -4,9 +4,9 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 from transformers import AutoConfig
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.heads import HEADS
 
@@ -90,7 +90,8 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
         default="mlp",
         metadata={
             "help": '"mlp": two linear layers with ReLU; "medusa": a residual SiLU block; "conditional": an MLP that '
-            "also reads the conjugate, so that a word difference depends on the tokens before it. Or a registered head."
+            'also reads the conjugate, so that a word difference depends on the tokens before it; "mtp": a decoder '
+            "layer of the backbone's class, as DeepSeek-V3 has it, for causal models. Or a registered head."
         },
     )
     head_bias: bool = field(default=True, metadata={"help": "Whether the linear layers of the heads have a bias."})
@@ -131,13 +132,15 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     )
 
     least_ngram_size: ClassVar[int] = 2
+    takes_mtp: ClassVar[bool] = True
 
     def __post_init__(self, **kwargs) -> None:
         check_fields(self)
         if self.ngram_size < self.least_ngram_size:
             raise ValueError(f"ngram_size (N) must be {self.least_ngram_size} or more, got {self.ngram_size}")
-        if self.head not in HEADS:
-            raise ValueError(f"head must be one of {', '.join(map(repr, HEADS))}, got {self.head!r}")
+        kinds = (*HEADS, "mtp") if self.takes_mtp else tuple(HEADS)
+        if self.head not in kinds:
+            raise ValueError(f"head must be one of {', '.join(map(repr, kinds))}, got {self.head!r}")
         if not self.loss_weight >= 0:  # so that nan fails too
             raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
         if self.draft_vocab_size is not None and self.draft_vocab_size < 1:
@@ -146,7 +149,8 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
             check_ensemble_weight(self.ensemble_weight)
         own, differences = self.separate_output_heads, self.target == "difference"
         conflicts = {  # each with the reason
-            f"head={self.head!r} reads the conjugate of a word difference": HEADS[self.head].reads_conjugate
+            f"head={self.head!r} reads the conjugate of a word difference": self.head in HEADS
+            and HEADS[self.head].reads_conjugate
             and not differences,
             "reversed_differences=True subtracts": self.reversed_differences and not differences,
             "separate_output_heads=True has no rows for a conjugate": own and differences,
@@ -200,6 +204,7 @@ class MultiTokenSeq2SeqConfig(MultiTokenConfig):
         default=None, metadata={"help": "Configuration of the wrapped model; None: Marian's default."}
     )
     is_encoder_decoder: bool = True
+    takes_mtp = False
 
 
 class MultiTokenMaskedConfig(MultiTokenConfig):
@@ -220,6 +225,7 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
         "backbone": SubConfigSpec(config_class=AutoConfig, model_type="bert")
     }
     least_ngram_size = 1
+    takes_mtp = False
 
     backbone: dict | PreTrainedConfig | None = field(
         default=None, metadata={"help": "Configuration of the wrapped model; None: BERT's default."}

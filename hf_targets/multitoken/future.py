@@ -17,6 +17,7 @@ from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache
+from hf_targets.multitoken.mtp import Reading
 
 
 @dataclass(frozen=True)
@@ -24,20 +25,24 @@ class Known:
     """What the heads read. With a cache it begins with up to N - 1 earlier positions, which predict the new targets.
 
     Attributes:
-        hidden, tokens: (batch, past + time, d) and (batch, past + time).
-        steps: (batch, time), the steps into their sequence of the positions of the call.
+        hidden, tokens, steps: (batch, past + time, d) and (batch, past + time); steps into their sequence.
+        past: Number of the earlier positions.
+        reading: What `MtpHeads` also read; None for other heads.
     """
 
     hidden: Tensor
     tokens: Tensor
     steps: Tensor
+    past: int
+    reading: Reading | None = None
 
     @classmethod
-    def of(cls, call: Call, hidden: Tensor, cache: Cache | None, ngram_size: int) -> "Known":
+    def of(cls, call: Call, hidden: Tensor, cache: Cache | None, window: int | None) -> "Known":
         """Return what is known of a call with its last hidden states (batch, time, d), which a cache keeps.
 
         Args:
             cache: Of the text; None: nothing is kept.
+            window: How many earlier positions; None: all.
         """
         batch, time, _ = hidden.shape
         tokens = torch.zeros_like(hidden[..., 0], dtype=torch.long) if call.tokens is None else call.tokens
@@ -50,8 +55,9 @@ class Known:
         before = None if layer is None else layer.last_steps()
         steps = steps_into_sequence(batch, time, call.attention_mask, call.position_ids, hidden.device, before=before)
         if layer is not None:
-            hidden, tokens, _ = layer.extend(hidden, tokens, steps, window=ngram_size - 1)
-        return cls(hidden, tokens, steps)
+            window = layer.get_seq_length() if window is None else window
+            hidden, tokens, steps = layer.extend(hidden, tokens, steps, window=window)
+        return cls(hidden, tokens, steps, hidden.shape[1] - time)
 
 
 @dataclass(frozen=True)
@@ -151,9 +157,9 @@ def predict(heads: FutureHeads, output: OutputMap, known: Known, scoring: Scorin
         matrix: Tensor, bias: Tensor | None, hidden: Tensor, tokens: Tensor, steps: Tensor, targets: Tensor | None
     ) -> tuple:
         rows = F.embedding(tokens[:, 1:], matrix.detach()) if heads.differences else None
+        past, steps = known.past, steps[:, known.past :]
         time = steps.shape[1]
-        past = hidden.shape[1] - time
-        future = heads(hidden, rows, past)
+        future = heads(hidden, rows, past, **({} if known.reading is None else {"reading": known.reading}))
         exists = [steps[:, time - predicted.shape[1] :] >= n for n, predicted in enumerate(future, start=1)]
         if scoring is None or targets is None:
             return future, exists, None, []

@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
+_ENCODING, _OLDER_ENCODING = (f"_prepare_{kind}_decoder_kwargs_for_generation" for kind in ("text_encoder", "encoder"))
+if not hasattr(GenerationMixin, _ENCODING):
+    _ENCODING = _OLDER_ENCODING  # the name before Transformers 5.19
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
 
@@ -234,15 +237,18 @@ class HeadsGenerationMixin(GenerationMixin):
         return {**inputs, "ensemble_weight": ensemble_weight}
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(
-        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any], **settings: Any
+        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any], model_input_name: Any, generation_config: Any
     ) -> dict[str, Any]:
         """Run the encoder without the arguments of heads and drafts, and keep what it reads for prompt lookup."""
         own = {key: model_kwargs.pop(key) for key in ("ensemble_weight", "drafting") if key in model_kwargs}
-        prepared = super()._prepare_text_encoder_decoder_kwargs_for_generation(inputs_tensor, model_kwargs, **settings)
-        config = settings["generation_config"]
+        prepare, config = getattr(super(), _ENCODING), generation_config
+        prepared = prepare(inputs_tensor, model_kwargs, model_input_name, config)
         if own.get("drafting") is not None and config.prompt_lookup_num_tokens is not None and config.num_beams == 1:
             own["source"] = inputs_tensor
         return {**prepared, **own}
+
+    if _ENCODING == _OLDER_ENCODING:
+        _prepare_encoder_decoder_kwargs_for_generation = _prepare_text_encoder_decoder_kwargs_for_generation
 
     def _sample(self, input_ids: Tensor, *args: Any, source: Tensor | None = None, **kwargs: Any) -> Any:
         return self._with_drafts(super()._sample, input_ids, *args, source=source, **kwargs)
@@ -390,8 +396,8 @@ class HeadsGenerationMixin(GenerationMixin):
             return drafting
         if config.prompt_lookup_num_tokens is not None:
             raise ValueError("prompt lookup extends a chain; give draft_branches=1, or leave it out")
-        if ensemble_weight:
-            why = "an ensemble supports only one path"
+        if ensemble_weight or self.config.head == "mtp":
+            why = 'an ensemble, and heads with head="mtp", read only one path'
         elif not takes_tree_mask(self.backbone):
             why = f"{type(self.backbone).__name__} takes no tree mask in this configuration"
         else:

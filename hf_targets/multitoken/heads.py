@@ -1,5 +1,6 @@
 """Heads: small networks that read a hidden state, and perhaps the conjugate of a word difference."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -108,10 +109,10 @@ class ConditionalHead(Head):
         return self.outer(F.relu(self.inner(torch.cat(read, dim=-1))))
 
 
-HEADS: Registry[type[Head]] = Registry("head", Head, reserved=("simple", "wdr"))
+HEADS: Registry[type[Head]] = Registry("head", Head, reserved=("simple", "wdr", "mtp"))
 """The kinds of heads by the names that `MultiTokenConfig.head` takes; `HEADS.register("mine", Mine)` adds one.
 
-Reserved names stand for a head together with a target (`recipes/lab/draft_heads.py`)."""
+Reserved names stand for a head together with a target (`recipes/lab/draft_heads.py`), or for `MtpHeads`."""
 
 HEADS.register("mlp", MlpHead)
 HEADS.register("medusa", MedusaHead)
@@ -128,15 +129,23 @@ class FutureHeads(nn.Module):
         width: d, the width of the hidden states.
         vocab_size: V, the number of rows of an output matrix; needed only with `separate_output_heads` and
             `draft_vocab_size`.
+        layers: The heads; None makes them of `config.head`.
     """
 
-    def __init__(self, config: PreTrainedConfig, width: int, vocab_size: int | None = None) -> None:
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        width: int,
+        vocab_size: int | None = None,
+        layers: Sequence[Head] | None = None,
+    ) -> None:
         super().__init__()
-        head = HEADS[config.head]
-        self.reads_conjugate = head.reads_conjugate
+        if layers is None:
+            layers = [HEADS[config.head](width, bias=config.head_bias) for _ in range(config.num_future_heads)]
+        self.reads_conjugate = layers[0].reads_conjugate
         self.differences = config.target == "difference"
         self.reverse = config.reversed_differences
-        self.layers = nn.ModuleList(head(width, bias=config.head_bias) for _ in range(config.num_future_heads))
+        self.layers = nn.ModuleList(layers)
         self.residual, self.factors = config.residual_heads, None
         if self.residual and self.differences:
             self.factors = nn.ModuleList(ConjugateFactors(width) for _ in self.layers)

@@ -68,7 +68,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     """
 
     args: MultiTokenMaskedTrainingArguments
-    warms_up = shifts_labels = False
+    warms_up = reads_conversations = shifts_labels = False
     needed_columns = ("input_ids",)
     made_by = "hf_targets.enclosed_blocks makes them"
 

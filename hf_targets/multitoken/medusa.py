@@ -113,6 +113,7 @@ def load_medusa_heads(
 def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike) -> None:
     """Write the heads as the `config.json` and `model.safetensors` that vLLM loads together with the base model.
 
+    vLLM reads them up to release 0.32; 0.33 has neither Medusa nor MLP speculators any more.
     The docstring of `load_medusa_heads` lists the names; that function reads the files, too. If the heads share the
     base model's output matrix, the file holds one copy of it. Both files are complete before either is in `folder`.
 

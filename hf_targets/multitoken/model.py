@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Self, cast
 
@@ -31,6 +33,7 @@ from hf_targets.multitoken.configuration import MultiTokenConfig
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import ConjugateFactors, FutureHeads, Head
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
+from hf_targets.multitoken.mtp import MtpHead, MtpHeads, Reading
 
 
 class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
@@ -60,7 +63,10 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
             config.output_scale = scale
         config.backbone = self.backbone.config
         output = self.get_output_embeddings()
-        self.heads = self.heads_class(config, width=output.in_features, vocab_size=num_rows(output))
+        heads_class = self.heads_class
+        if config.head == "mtp":
+            heads_class = partial(MtpHeads, backbone=self.backbone)
+        self.heads = heads_class(config, width=output.in_features, vocab_size=num_rows(output))
         self.post_init()
 
     @classmethod
@@ -138,13 +144,16 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         config, targets = cast(MultiTokenConfig, self.config), call.targets
         if targets is None and not weight:
             return Future()
-        if config.target == "difference" and call.tokens is None:
+        mtp = config.head == "mtp"
+        if (mtp or config.target == "difference") and call.tokens is None:
             raise ValueError(
-                'heads with target="difference" need token ids, as they add embeddings of earlier tokens to what they '
-                "predict; give input_ids (to a decoder decoder_input_ids) instead of embeddings"
+                'heads with target="difference" or head="mtp" need token ids, as they read earlier tokens beside the '
+                "hidden state; give input_ids (to a decoder decoder_input_ids) instead of embeddings"
             )
-        cache = outputs.get("past_key_values") if weight else None
-        known = Known.of(call, outputs[0], None if cache is None else cache_of_text(cache), config.ngram_size)
+        cache, window = outputs.get("past_key_values") if weight else None, None if mtp else config.ngram_size - 1
+        known = Known.of(call, outputs[0], None if cache is None else cache_of_text(cache), window)
+        if mtp:
+            known = replace(known, reading=Reading.of(self.backbone, known.tokens, known.steps))
         scoring = None
         if targets is not None:
             weights = ngram_weights(config.ngram_size - 1, config.loss_weight)
@@ -185,7 +194,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
     @property
     def sequential(self) -> bool:
         """Whether a head needs the tokens before its own, as heads that predict word differences do."""
-        return self.config.target == "difference"
+        return self.config.target == "difference" or self.config.head == "mtp"
 
     def future_states(self, hidden: Tensor, count: int) -> Tensor:
         """Return the states that heads 1 to `count` compute from hidden states (rows, d), (rows, count, d)."""
@@ -216,8 +225,12 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         return places if drafted is None else drafted.ids.to(places.device)[places]
 
     def _init_weights(self, module: nn.Module) -> None:
+        if self.config.head == "mtp" and not isinstance(module, Head | ConjugateFactors):
+            return self.backbone._init_weights(module)  # which knows its layers and norms
         # Departs: residual heads begin at 0; the paper's begin at random, on a model that is trained together with them
         if isinstance(module, Head) and self.config.residual_heads:
+            if isinstance(module, MtpHead):
+                return module.begin()
             module = module.last_layer
         elif not isinstance(module, ZeroInitLinear | ConjugateFactors):
             return super()._init_weights(module)

@@ -170,7 +170,10 @@ class MultiTokenTrainer(TargetTrainer):
       many updates as in plain training, on the same batches.
 
     Data sets have `input_ids`, `labels` and `attention_mask`, and `num_words` for word-level perplexities, as
-    `hf_targets.pack_blocks` makes them.
+    `hf_targets.pack_blocks` makes them. They may also have `messages`, or `prompt` and `completion`, of which the
+    assistant's tokens are the targets; `processing_class` is then the tokenizer, and `max_length` limits a row. Batches
+    without padding, as Transformers' `DataCollatorWithFlattening` makes them, need a backbone that keeps documents
+    apart by `position_ids`, as Llama does.
 
     Raises:
         ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the
@@ -179,6 +182,7 @@ class MultiTokenTrainer(TargetTrainer):
     """
 
     args: MultiTokenTrainingArguments
+    reads_conversations = True
     takes_pairs = False
     """Whether models have an encoder."""
     warms_up = True

@@ -33,6 +33,7 @@ class _HeadsBesideTrl:
         core = None if isinstance(model, str) else heads_of(model)
         if core is not None and kwargs.get("peft_config") is not None:
             kwargs["peft_config"] = _with_whole_heads(kwargs["peft_config"], core.new_part)
+        dtype = None if core is None else next(core.heads.parameters()).dtype
         cast(Any, super()).__init__(model, *args, **kwargs)
         trainer: Any = self
         core = heads_of(trainer.model)
@@ -46,6 +47,7 @@ class _HeadsBesideTrl:
                 f"loss_weight is {core.config.loss_weight}, and the heads are frozen; under peft name them in "
                 f'modules_to_save=["{core.new_part}"]'
             )
+        core.heads.to(dtype)  # on a base in 4 or 8 bits TRL has made all that is trained bfloat16
         self._read_by_heads(core)
 
     def _read_by_heads(self, core: MultiTokenModel) -> None:
@@ -86,7 +88,7 @@ class _HeadsBesideTrl:
         processes = trainer.accelerator.num_processes if trainer.args.average_tokens_across_devices else 1
         share = processes if counted else 1 / batches  # of the step's loss
         self._loss_parts.keep(of_heads.loss_parts, trainer.state.global_step, share)
-        if not counted and not trainer.loss_is_scaled_for_ga:
+        if not counted and not getattr(trainer, "loss_is_scaled_for_ga", None):
             share = 1  # Trainer divides by the number of batches
         loss = loss + 2 * share * of_heads.loss  # equation (6) halves the next token's loss, which TRL does not
         return (loss, *rest) if return_outputs else loss

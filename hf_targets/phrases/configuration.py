@@ -4,9 +4,9 @@ from dataclasses import field
 from typing import Literal
 
 from transformers import AutoConfig
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 
 BASE_FIELDS = (
     "phrase_start",

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from xxhash import xxh3_128_hexdigest
 
+from hf_targets.backbones.quantization import plain_tensors
 from hf_targets.backbones.weight_access import execution_device, is_readable
 from hf_targets.backbones.weight_hash import adapters_in_use, weight_hash
 from hf_targets.data.atomic_write import written_together
@@ -216,7 +217,7 @@ def _version_of(model: Any) -> tuple:
     parameter are compared to notice an optimizer's step; a write to a few rows of `.data` may pass unnoticed.
     """
     encoder = model.phrase_encoder
-    parameters = [parameter for part in model.phrase_parts() for parameter in part.parameters()]
+    parameters = [p for part in model.phrase_parts() for held in part.parameters() for p in plain_tensors(held)]
     written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
     # with peft, the projection is the active adapter's

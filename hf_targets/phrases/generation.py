@@ -188,6 +188,8 @@ class PhraseGenerationMixin(GenerationMixin):
                 return super().generate(inputs, generation_config, *args, **kwargs)
         if kwargs.get("cache_implementation") == "paged":
             raise ValueError("continuous batching supports only tokens; leave out cache_implementation='paged'")
+        if isinstance(phrases, PhraseGenerationState):  # of a repository's `custom_generate`, which calls this again
+            return super().generate(inputs, generation_config, *args, phrases=phrases, **kwargs)
         prior = {"phrase_bias": phrase_bias, "phrase_length_correction": phrase_length_correction}
         for name, value in prior.items():
             value = generation_setting(name, generation_config, self.generation_config) if value is None else value

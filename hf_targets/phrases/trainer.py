@@ -12,7 +12,6 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, SequentialSampler
 from transformers import PreTrainedModel
-from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import unwrapped
@@ -139,7 +138,8 @@ class DynamicVocabTrainer(TargetTrainer):
     a resumed run has the same batches as an uninterrupted one.
 
     The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`. A
-    streaming data set is trained on as it comes, each process making its own batches, and read whole to evaluate.
+    streaming data set is trained on as it comes, each process making its own batches, and read whole to evaluate. They
+    may also have `messages`, or `prompt` and `completion`, of which the assistant's tokens are the targets.
 
     Args:
         data_collator: A `PhraseCollator`; for a plain model, a collator of Transformers.
@@ -149,6 +149,7 @@ class DynamicVocabTrainer(TargetTrainer):
     """
 
     args: DynamicVocabTrainingArguments
+    reads_conversations = True
 
     def __init__(
         self,
@@ -218,7 +219,8 @@ class DynamicVocabTrainer(TargetTrainer):
             order = None if sampler_fn is None else sampler_fn(dataset)
             if order is None and not is_training:
                 order = SequentialSampler(dataset)
-            if not isinstance(order, BatchRebalanceSampler | None):  # it gives batches; Trainer checks for it
+            # Transformers' own sampler of balanced batches, which Trainer looks for, is new in 5.16.
+            if order is not None and type(order).__name__ != "BatchRebalanceSampler":
                 if isinstance(dataset, Dataset):
                     dataset = self._remove_unused_columns(dataset, description=description)
                 seed = self.args.seed if self.args.data_seed is None else self.args.data_seed

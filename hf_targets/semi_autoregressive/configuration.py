@@ -5,9 +5,9 @@ from dataclasses import field
 from typing import Any
 
 from transformers import AutoConfig
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
 
 BASE_FIELDS = ("ngram_size", "curve", "residual")

@@ -140,7 +140,11 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
     def _cache_of(self, past_key_values: Cache | None, text: Tensor, use_cache: bool | None) -> Cache | None:
         """Return the cache to read and fill: the given one, or a new one if it is wanted; None: none."""
         config = cast(TensorizedTransformerConfig, self.config)
-        past, checkpointing = past_key_values, self.is_activation_checkpointing and self.training
+        past = past_key_values
+        # Transformers' property for this has another name before 5.23.
+        checkpointing = self.training and any(
+            getattr(layer, "gradient_checkpointing", False) for layer in self.modules()
+        )
         if past is None:
             wanted = config.use_cache if use_cache is None else use_cache
             return DynamicCache(config=config) if wanted and not config.paper_leaky and not checkpointing else None

@@ -34,6 +34,7 @@ from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.training.checkpoints import newest_checkpoint
+from hf_targets.training.conversations import ConversationRows
 from hf_targets.training.loss_parts import CosinePenalty, LossParts
 from hf_targets.training.uploads import uploads_of_own_files
 
@@ -106,6 +107,8 @@ class TargetTrainer(Trainer):
     """Columns that data must have."""
     made_by = "hf_targets.pack_blocks makes them"
     """What to do about data without the columns that are needed."""
+    reads_conversations = False
+    """Whether rows may be messages, or prompts with their completions."""
     shifts_labels = True
     """Whether a label is the target of the position before it, as of causal models; otherwise it is that of its own."""
 
@@ -116,7 +119,14 @@ class TargetTrainer(Trainer):
         data_collator: Any = None,
         **kwargs: Any,
     ) -> None:
-        self._parts = LossParts()
+        self._parts, self._rows = LossParts(), None
+        if self.reads_conversations:
+            tokenizer = kwargs.get("processing_class") or getattr(data_collator, "tokenizer", None)
+            self._rows = ConversationRows(model, tokenizer, getattr(args, "max_length", None))
+            given_data = [name for name in ("train_dataset", "eval_dataset") if name in kwargs]
+            kwargs |= {name: self._rows(kwargs[name], name.split("_")[0]) for name in given_data}
+            if data_collator is None and self._rows.has_made:
+                data_collator = self._rows.collate
         if kwargs.get("preprocess_logits_for_metrics") and not getattr(args, "predict_with_generate", False):
             raise ValueError(
                 "preprocess_logits_for_metrics has no logits to work on: evaluations gather each row's losses, which "
@@ -212,8 +222,19 @@ class TargetTrainer(Trainer):
             raise ValueError(f"the {name} data must have rows, got none")
         check_token_ids(dataset, self._vocab_sizes)
 
+    def _as_rows(self, data: Any, name: str) -> Any:
+        rows = data if self._rows is None else self._rows(data, name)
+        if self._rows is not None and self._rows.has_made and self.data_collator is default_data_collator:
+            self.data_collator = self._rows.collate  # the other pads nothing
+        return rows
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as Trainer does."""
+        return super().predict(self._as_rows(test_dataset, "test"), *args, **kwargs)
+
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as Trainer does; a data set that is given is looked at first."""
+        eval_dataset = self._as_rows(eval_dataset, "evaluation")
         self._check_dataset(eval_dataset, "evaluation")
         return super().evaluate(eval_dataset, *args, **kwargs)
 

@@ -15,6 +15,7 @@ _MODEL += ("model.safetensors", "model.safetensors.index.json", "model-?????-of-
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _TOKENIZER += ("chat_template.jinja", "additional_chat_templates/*.jinja")
 _TOKENIZER += ("processor_config.json", "preprocessor_config.json")
+_RESULTS = ("README.md", "results.json", ".eval_results/*.yaml")
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def uploads_of_own_files(folder: str, processing_class: Any) -> Iterator[None]:
     (`hub_strategy="checkpoint"`) goes up whole.
     """
     vocabulary = getattr(processing_class, "vocab_files_names", {}).values()
-    own, module = [*_MODEL, *_TOKENIZER, *vocabulary, "README.md", "results.json"], cast(Any, trainer)
+    own, module = [*_MODEL, *_TOKENIZER, *vocabulary, *_RESULTS], cast(Any, trainer)
     api_of = module.hf_api
     api = api_of()
 

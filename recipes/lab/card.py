@@ -6,9 +6,9 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+import yaml
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets.backbones.positions import max_positions
@@ -41,6 +41,7 @@ tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
 
 Text: {{ dataset }}. Command: {{ command }}
 """
+EVAL_RESULTS = ".eval_results/hf_targets.yaml"
 _TASKS = {
     "AutoModelForCausalLM": (
         "text-generation",
@@ -75,7 +76,7 @@ def write_card(
     license: str | None = None,
     language: str | None = None,
 ) -> None:
-    """Write `README.md` beside a model.
+    """Write `README.md` beside a model, and its figures as `.eval_results/*.yaml` too, which the Hub reads now.
 
     Args:
         results: Figures on the test text, by name; those of the validation text are left out.
@@ -101,18 +102,16 @@ def write_card(
         model_name=name,
         eval_results=[EvalResult(task, dataset, dataset, key, one, metric_name=key) for key, one in figures.items()],
     )
-    values: dict[str, Any] = {
-        "title": name.rsplit("/", 1)[-1],
-        "what": type(config).__name__.removesuffix("Config"),
-        "ours": ours,
-        "auto_class": auto_class,
-        "name": name.replace("\\", "\\\\").replace('"', '\\"'),
-        "usage": used if usage is None else usage,
-        "results": "\n".join([text, "", *(f"- {key}: {value:.5g}" for key, value in figures.items())]).strip(),
-        "dataset": quoted(dataset),
-        "command": quoted(command_line()),
-    }
-    ModelCard.from_template(data, template_str=_TEMPLATE, **values).save(folder / "README.md")
+    told, code = command_line(), name.replace("\\", "\\\\").replace('"', '\\"')
+    values = {"title": name.rsplit("/", 1)[-1], "what": type(config).__name__.removesuffix("Config"), "ours": ours}
+    values |= {"auto_class": auto_class, "name": code, "usage": used if usage is None else usage}
+    values |= {"dataset": quoted(dataset), "command": quoted(told)}
+    lines = [text, "", *(f"- {key}: {value:.5g}" for key, value in figures.items())]
+    card = ModelCard.from_template(data, template_str=_TEMPLATE, results="\n".join(lines).strip(), **values)
+    card.save(folder / "README.md")
+    scores = [EvalResultEntry(dataset, key, one, notes=told) for key, one in figures.items()]
+    (folder / EVAL_RESULTS).parent.mkdir(exist_ok=True)
+    (folder / EVAL_RESULTS).write_text(yaml.safe_dump(eval_result_entries_to_yaml(scores), allow_unicode=True))
 
 
 def quoted(text: str) -> str:

@@ -22,6 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "wdr-plain": {"target": "difference", "head": "mlp"},
     "simple": {"target": "embedding", "head": "mlp"},
     "medusa": {"target": "embedding", "head": "medusa"},
+    "mtp": {"target": "embedding", "head": "mtp"},
 }
 """Kinds of draft heads by name, each with its target and its head."""
 
@@ -31,11 +32,9 @@ def settings_of(kind: str) -> dict[str, Any]:
 
     A registered head predicts word differences if it reads the conjugate, else embeddings.
     """
-    if kind in KINDS:
-        return KINDS[kind]
-    if kind in HEADS:
-        return {"target": "difference" if HEADS[kind].reads_conjugate else "embedding", "head": kind}
-    raise ValueError(f"draft heads must be one of {', '.join({**KINDS, **HEADS})}, got {kind!r}")
+    if kind not in {**KINDS, **HEADS}:
+        raise ValueError(f"draft heads must be one of {', '.join({**KINDS, **HEADS})}, got {kind!r}")
+    return KINDS.get(kind) or {"target": "difference" if HEADS[kind].reads_conjugate else "embedding", "head": kind}
 
 
 def load_base(name_or_path: str, dtype: str = "float32") -> PreTrainedModel:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from continue_texts import KINDS, Given, System
 
-from hf_targets import ChunkNeighbors, CopyGenerator, RetroForCausalLM, continue_prefixes
+from hf_targets import ChunkNeighbors, continue_prefixes
 from hf_targets.extras import require
 from lab.continuations import ContinuationSettings, TextComparison
 from lab.results import shareable, write_json, write_results
@@ -61,10 +61,7 @@ class Setup(ContinuationSettings, BlockSettings):
 
 def cog(given: Given, *, model: str, encoder: str) -> System:
     """Copy phrases of the documents nearest to a text, as a trained model of CoG chooses; `encoder` has a tokenizer."""
-    found, tokenizer = CopyGenerator.from_pretrained(model, dtype=given.setup.dtype), given.tokenizer
-    found.eval().to(given.base.device)
-    reader = AutoTokenizer.from_pretrained(encoder)
-
+    found, tokenizer, reader = given.load(model), given.tokenizer, AutoTokenizer.from_pretrained(encoder)
     tables: dict[Any, Any] = {}  # the documents of each batch, once read
 
     def prepare(prefixes: Any, new_tokens: int) -> Any:
@@ -78,7 +75,7 @@ def cog(given: Given, *, model: str, encoder: str) -> System:
 
 def retro(given: Given, *, model: str, k: int = 2, encoder: str | None = None) -> System:
     """Read neighbours of each chunk among the documents, with a trained model of RETRO, found by a sentence encoder."""
-    found: Any = RetroForCausalLM.from_pretrained(model, dtype=given.setup.dtype).eval().to(given.base.device)
+    found = given.load(model)
     sizes = {"chunk_length": found.config.chunk_length, "length": found.config.neighbor_length}
     by = encoder and require("sentence_transformers", extra="retrieval").SentenceTransformer(encoder)
     return System(found, {"retrieve": ChunkNeighbors(given.documents, given.tokenizer, encoder=by, k=k, **sizes)})

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
@@ -12,7 +13,7 @@ from transformers.trainer_utils import validate_quantization_for_training
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM, SemiAutoregressiveForCausalLM
-from tests.tiny_models import make_backbone, token_ids
+from tests.tiny_models import make_backbone, make_vocabulary, phrase_batch, token_ids
 
 WRAPPERS = (MultiTokenForCausalLM, DynamicVocabForCausalLM, SemiAutoregressiveForCausalLM)
 
@@ -104,3 +105,91 @@ def test_the_phrase_encoder_of_a_quantised_model_is_a_plain_copy_of_the_same_out
         assert not rounded_parts(encoder) and not hasattr(encoder.config, "quantization_config")
         ids = token_ids(2, 8)
         torch.testing.assert_close(encoder(ids)[0], base.base_model(ids)[0], rtol=1e-3, atol=1e-3)
+
+
+class Bytes(torch.Tensor):
+    """A matrix of whole eighths as int8, for which only products and `dequantize` are defined."""
+
+    def __new__(cls, numbers):
+        return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=torch.float32)
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __tensor_flatten__(self):
+        return ["numbers"], None
+
+    def dequantize(self):
+        return self.numbers / 8
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is nn.functional.linear:
+            return function(args[0], args[1].dequantize(), *args[2:])
+        return super().__torch_function__(function, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args, kwargs=None):
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            return cls(args[0].numbers)
+        raise NotImplementedError(f"{function} of quantised numbers")
+
+
+def pack(model):
+    """Quantise all linear layers of a model in their places, the output matrix too, as torchao's `quantize_` does."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            numbers = (layer.weight.detach() * 8).round().to(torch.int8)
+            layer.weight = nn.Parameter(Bytes(numbers), requires_grad=False)
+    return model.eval()
+
+
+def trained(model, **inputs):
+    """Take a step of what a model adds to its base."""
+    model.train()(**inputs).loss.backward()
+    with torch.no_grad():
+        for weight in model.eval().get_submodule(model.new_part).parameters():
+            weight.sub_(0 if weight.grad is None else weight.grad)
+
+
+def come_back_alone(model, folder, pack=lambda model: model):
+    """Assert that heads of a model, saved alone after a step, have its outputs on the base that is loaded again."""
+    ids = token_ids(2, 8)
+    trained(model, input_ids=ids, labels=ids)
+    model.save_pretrained(folder, heads_only=True)
+    again, told = AutoModelForCausalLM.from_pretrained(folder), {"labels": ids, "ensemble_weight": 0.3}
+    pack(again.backbone)
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids, **told).logits, model(ids, **told).logits)
+
+
+def test_heads_on_weights_of_a_class_of_their_own_are_trained_and_come_back_alone(folder, tmp_path):
+    base, read = pack(AutoModelForCausalLM.from_pretrained(folder)), {"max_new_tokens": 8, "do_sample": False}
+    model = MultiTokenForCausalLM.from_base(base, ngram_size=3)
+    assert torch.equal(model.generate(token_ids(2, 8), **read, draft_tokens=2), base.generate(token_ids(2, 8), **read))
+    come_back_alone(model, tmp_path / "heads", pack)
+
+
+def test_phrases_on_weights_of_a_class_of_their_own_are_trained_and_generated(folder):
+    base, vocabulary = pack(AutoModelForCausalLM.from_pretrained(folder)), make_vocabulary()
+    model = DynamicVocabForCausalLM.from_base(base).eval()
+    torch.testing.assert_close(model(token_ids(2, 8)).logits, base(token_ids(2, 8)).logits)
+    model.generate(token_ids(2, 8), max_new_tokens=4, phrases=vocabulary)
+    before = model.phrase_table(vocabulary).output_rows
+    trained(model, **phrase_batch())
+    assert not torch.equal(model.phrase_table(vocabulary).output_rows, before)
+
+
+@pytest.mark.parametrize("kind", ["torchao", "optimum.quanto", "bitsandbytes 4bit", "bitsandbytes 8bit"])
+def test_heads_alone_come_back_on_a_base_that_a_library_has_quantised(kind, tmp_path):
+    module, *bits = kind.split()
+    found = pytest.importorskip("torchao.quantization" if module == "torchao" else module)
+    if bits:
+        config = transformers.BitsAndBytesConfig(**{f"load_in_{bits[0]}": True})
+    elif module == "torchao":
+        config = transformers.TorchAoConfig(found.Int8WeightOnlyConfig())
+    else:
+        config = transformers.QuantoConfig(weights="int4")
+    make_backbone("llama", hidden_size=128, head_dim=32).save_pretrained(tmp_path / "base")
+    model = MultiTokenForCausalLM.from_base(tmp_path / "base", quantization_config=config)
+    come_back_alone(model, tmp_path / "heads")

@@ -10,7 +10,7 @@ from transformers import DynamicCache, Trainer, TrainingArguments
 from hf_targets import ChunkNeighbors, RetroForCausalLM, word_level_tokenizer
 from tests.memory import realigned
 from tests.tiny_backbones import left_padded, make_backbone, token_ids
-from tests.trainer_runs import assert_same, weights
+from tests.trainer_runs import CHECKPOINTING, assert_same, weights
 
 SIZES = {"chunk_length": 4, "neighbor_length": 6, "layers": [1, 2]}
 NEW = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -165,7 +165,7 @@ def test_a_plain_trainer_trains_the_new_layers_and_the_base_only_if_asked(freeze
     before, copied = weights(model), copy.deepcopy(model)
     batch = {"input_ids": token_ids(4, 13), "labels": token_ids(4, 13), **neighbors(4)}
     rows = [{name: tensor[row] for name, tensor in batch.items()} for row in range(4)]
-    options = {"activation_checkpointing": True, "report_to": [], "use_cpu": True, "save_strategy": "no"}
+    options = {CHECKPOINTING: True, "report_to": [], "use_cpu": True, "save_strategy": "no"}
     arguments = TrainingArguments(str(tmp_path), max_steps=1, learning_rate=0.1, **options)
     trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
     trainer.train()

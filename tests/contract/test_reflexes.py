@@ -21,7 +21,7 @@ from tests.model_cases import (
     models_that_owe,
     parametrized,
 )
-from tests.tiny_models import VOCAB, token_ids
+from tests.tiny_models import VOCAB, make_any, make_vocabulary, token_ids
 from tests.trainer_runs import assert_same, weights
 
 every_wrapping_kind = parametrized(name for name in ONE_OF_A_KIND if CASES[name].wraps)
@@ -165,6 +165,24 @@ def test_shifted_labels_give_the_loss_of_those_that_are_not(case):
         model(ids, shift_labels=shifted[:, 1:])
     with pytest.raises(ValueError, match="shift_labels must be in"):
         model(ids, shift_labels=shifted.masked_fill(shifted == IGNORED, 50_000))
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("difference", {"ensemble_weight": 0.3}),
+        ("difference", {"draft_tokens": "auto"}),
+        ("phrases", {"phrases": make_vocabulary(), "phrase_bias": 5.0}),
+    ],
+)
+def test_custom_generate_of_a_folder_may_call_generate_again(kind, how, tmp_path, monkeypatch):
+    (tmp_path / "custom_generate").mkdir()
+    program = "def generate(model, inputs=None, **given):\n    return model.generate(inputs, **given)\n"
+    (tmp_path / "custom_generate" / "generate.py").write_text(program)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model, ids = make_any("gpt2", kind), token_ids(2, 5)
+    again = model.generate(ids, custom_generate=str(tmp_path), trust_remote_code=True, **how, **SIX)
+    assert torch.equal(again, model.generate(ids, **how, **SIX))
 
 
 @every_wrapping_kind

@@ -18,7 +18,7 @@ from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.maths.losses import IGNORED
 from tests.tiny_backbones import VOCAB, token_ids
 from tests.trainer_cases import TRAINERS, every_trainer, trainers_that, trainers_that_owe
-from tests.trainer_runs import assert_same, losses, run_processes, weights, with_dropout
+from tests.trainer_runs import CHECKPOINTING, assert_same, losses, run_processes, weights, with_dropout
 
 plain_or_ours = pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
 IN_ORDER = {"optim": "sgd", "max_steps": 3}
@@ -170,7 +170,7 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_unbroken_one(case, tmp_path):
 
 @every_trainer
 def test_training_in_half_precision_with_recomputation_lowers_every_part_of_the_loss(case, tmp_path):
-    trainer = case.make(tmp_path, rows=case.rows(4), max_steps=15, bf16=True, activation_checkpointing=True)
+    trainer = case.make(tmp_path, rows=case.rows(4), max_steps=15, bf16=True, **{CHECKPOINTING: True})
     trainer.train()
     for name in ("loss", *([] if "lower parts" in case.lacks else part_names(case))):
         assert losses(trainer)[-1][name] < 0.9 * losses(trainer)[0][name]

@@ -27,6 +27,7 @@ from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_masked import make_masked_backbone, masked_batch
 from tests.tiny_models import make_any
 from tests.tiny_seq2seq import make_pair_backbone
+from tests.trainer_runs import CHECKPOINTING
 
 
 def with_dropout(model, p):
@@ -47,7 +48,7 @@ def trained(folder, model, every, rows=None, **options):
     return trainer
 
 
-REENTRANT = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
+REENTRANT = {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"use_reentrant": True}}
 MODELS = {
     "difference": lambda: make_any("gpt2", "difference"),
     "gpt2": lambda: make_backbone("gpt2"),

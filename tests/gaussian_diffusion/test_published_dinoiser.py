@@ -16,6 +16,7 @@ from tests.gaussian_diffusion.published_dinoiser import (
     published_options,
 )
 from tests.memory import realigned
+from tests.trainer_runs import CHECKPOINTING
 
 SOURCE = torch.tensor([[0, 7, 9, 22, 11, 2], [0, 5, 6, 2, 1, 1]])
 
@@ -78,7 +79,7 @@ def test_ids_of_each_side_are_looked_at_before_a_training(tmp_path):
 def test_adapters_of_an_encoder_with_its_own_embeddings_are_trained_with_checkpointing():
     tuned = add_lora(loaded(), 2).train()
     for reentrant in (False, True):
-        tuned.activation_checkpointing_enable({"use_reentrant": reentrant})
+        getattr(tuned, f"{CHECKPOINTING}_enable")({"use_reentrant": reentrant})
         tuned.enable_input_require_grads()
         torch.manual_seed(0)
         tuned(SOURCE, labels=torch.tensor([[5, 6, 2], [7, 2, -100]])).loss.backward()

@@ -2,11 +2,12 @@ import re
 import sys
 
 import pytest
-from huggingface_hub import ModelCard
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
 from transformers import GPT2Config
 
 from hf_targets import MultiTokenConfig, MultiTokenForCausalLM
-from lab.card import command_line, quoted, write_card
+from lab.card import EVAL_RESULTS, command_line, quoted, write_card
 from tests.programs import run_program
 from tests.small_tokenizers import BPE
 from tests.tiny_models import make_backbone
@@ -32,6 +33,8 @@ def test_a_card_that_is_loaded_again_has_what_is_known_of_its_model(tmp_path):
     found = [(one.metric_name, one.metric_value, one.dataset_name) for one in card.data.eval_results]
     assert found == [("perplexity", 151.4, "some text"), ("perplexity_ensemble", 140.2, "some text")]
     assert "It was." in str(card)
+    scores = parse_eval_result_entries(yaml.safe_load((tmp_path / EVAL_RESULTS).read_text()))
+    assert [(one.task_id, one.value, one.dataset_id) for one in scores] == found
 
 
 def test_what_is_not_known_is_not_stated_and_a_folder_is_no_base_model(tmp_path):

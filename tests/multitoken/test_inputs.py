@@ -3,6 +3,7 @@ import torch
 
 from tests.tiny_backbones import token_ids
 from tests.tiny_models import make_model
+from tests.trainer_runs import CHECKPOINTING
 
 MODEL = make_model("llama")
 
@@ -25,7 +26,7 @@ def test_scores_need_a_weight_and_labels():
 
 def test_generating_in_training_with_checkpointing_is_told_to_evaluate():
     model = make_model("llama").train()
-    model.activation_checkpointing_enable()
+    getattr(model, f"{CHECKPOINTING}_enable")()
     ids = token_ids(2, 6)
     mask = torch.ones_like(ids)
     mask[0, :2] = 0

@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.multitoken.trainer import perplexities
 from tests.tiny_models import VOCAB, WORDS, make_backbone, make_model, token_ids
-from tests.trainer_runs import SHORT, assert_same, weights
+from tests.trainer_runs import CHECKPOINTING, SHORT, assert_same, weights
 
 FUNCTIONS = ("preprocess_logits_for_metrics", "compute_loss_func")
 
@@ -73,7 +73,7 @@ def test_heads_learn_alone_before_a_training_that_is_the_plain_models(tmp_path, 
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"activation_checkpointing": True}])
+@pytest.mark.parametrize("options", [{}, {"bf16": True}, {CHECKPOINTING: True}])
 def test_only_the_heads_move_in_their_own_phase(options, tmp_path):
     model = make_model("gpt2")
     forward, before = model.forward, weights(model)

@@ -94,6 +94,15 @@ def test_beside_adapters_heads_are_trained_whole_and_an_evaluation_is_trls(tune)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(found, rel=1e-5)
 
 
+def test_heads_keep_their_type_where_trl_makes_adapters_of_a_packed_base_bfloat16(tune):
+    model = make_any("llama", "difference")
+    model.is_loaded_in_8bit = True
+    tuner = tune(model, given={"peft_config": LoraConfig(target_modules=["q_proj"])})
+    tuner.train()
+    kinds = {name.split(".")[-2]: w.dtype for name, w in tuner.model.named_parameters() if w.requires_grad}
+    assert kinds.pop("default") == torch.bfloat16 and {*kinds.values()} == {torch.float32}
+
+
 @pytest.mark.parametrize("halves", [1, 2])
 def test_preferences_keep_their_loss_and_heads_learn_from_the_chosen_answers(tmp_path, halves):
     sizes = {"per_device_train_batch_size": 8 // halves, "gradient_accumulation_steps": halves}

@@ -109,7 +109,7 @@ def test_a_trained_model_is_uploaded_with_its_card_and_comes_back(hub, tmp_path)
     assert done.returncode == 0, done.stderr
     files = hub.files("me/wdr")
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
-    assert b"model-index" in files["README.md"]
+    assert b"model-index" in files["README.md"] and b"perplexity" in files[".eval_results/hf_targets.yaml"]
     code = (
         "import hf_targets; from transformers import AutoModelForCausalLM as A, AutoTokenizer as T;"
         "m = A.from_pretrained('me/wdr'); t = T.from_pretrained('me/wdr');"

@@ -7,6 +7,7 @@ from hf_targets import TensorizedTransformerForCausalLM
 from hf_targets.tensorized_transformer.backbone import reach_of
 from tests.tensorized_transformer.models import SEGMENT, make_config, make_tensorized
 from tests.tiny_backbones import token_ids
+from tests.trainer_runs import CHECKPOINTING
 
 GREEDY = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None}
 
@@ -85,7 +86,7 @@ def test_dropout_is_drawn_anew_in_training_and_is_off_in_evaluation(fields):
 def test_gradient_checkpointing_in_training_takes_no_cache():
     model, ids = make_tensorized(), token_ids(2, 6)
     cache = model(ids).past_key_values
-    model.activation_checkpointing_enable()
+    getattr(model, f"{CHECKPOINTING}_enable")()
     assert model.train()(ids).past_key_values is None
     with pytest.raises(ValueError, match="checkpointing"):
         model(ids, past_key_values=cache)

@@ -49,6 +49,7 @@ class ChainDrafter:
         count: int,
         process: Callable[[Tensor, Tensor], Tensor],
         texts: Sequence[Int[Tensor, "1 _"]],
+        read: Callable[[Tensor], Tensor] | None = None,
     ) -> Draft:
         """Draft `count` tokens after `next_tokens`; prompt lookup may add more.
 
@@ -57,6 +58,7 @@ class ChainDrafter:
             process: Takes the tokens drafted so far (rows, n) and the logits after them (rows, vocab), and returns the
                 logits to draft from.
             texts: Each row's tokens including `next_tokens`; may be empty unless `reads_text`.
+            read: As for `draft_chain`.
         """
         confidence: list[Tensor] = []
 
@@ -72,7 +74,7 @@ class ChainDrafter:
                 token = logits.argmax(dim=-1)
             return token if self._whole else self._model.drafted_ids(token), logits
 
-        draft = draft_chain(self._model, hidden, next_tokens, count, choose, keep_logits=self._sampling)
+        draft = draft_chain(self._model, hidden, next_tokens, count, choose, keep_logits=self._sampling, read=read)
         if self._lookup is None or not confidence:
             return draft
         return self._lookup.extend(draft, torch.cat(confidence, dim=1), texts)

@@ -79,21 +79,28 @@ def draft_chain(
     choose: Choose,
     *,
     keep_logits: bool,
+    read: Callable[[Tensor], Tensor] | None = None,
 ) -> Draft:
     """Draft `count` tokens after `next_tokens`; `sequential` heads also read the tokens drafted before.
 
     Args:
         hidden: The hidden states that predicted `next_tokens`.
         keep_logits: Whether to store in the draft the logits that its tokens were sampled from.
+        read: Takes the next tokens and those drafted after them (rows, n), and returns head n's logits; None: heads
+            read nothing but `hidden` and these tokens.
     """
     rows = next_tokens.shape[0]
     if count < 1:
         return empty_draft(rows, next_tokens.device)
-    states = model.future_states(hidden, count)
+    if read is None:
+        states = model.future_states(hidden, count)
     at_once = None if model.sequential else model.parallel_logits(states)
     drafted, drawn_from = next_tokens[:, None], []
     for n in range(1, count + 1):
-        logits = model.future_logits(states[:, n - 1], drafted) if at_once is None else at_once[:, n - 1]
+        if read is not None:
+            logits = read(drafted)
+        else:
+            logits = model.future_logits(states[:, n - 1], drafted) if at_once is None else at_once[:, n - 1]
         token, logits = choose(logits.float(), drafted[:, 1:])
         drafted = torch.cat([drafted, token[:, None]], dim=1)
         if keep_logits:

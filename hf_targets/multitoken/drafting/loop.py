@@ -18,6 +18,7 @@ from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.chains import ChainDrafter, TextIndex, draft_of
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_tree, empty_draft
+from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
 from hf_targets.multitoken.drafting.verification import verify
 from hf_targets.multitoken.model import MultiTokenModel
@@ -88,6 +89,8 @@ class DraftingLoop:
             if len(self._active):
                 self._draft = self._make_draft()
                 self._read_draft()
+        if self._mtp is not None:
+            self._mtp.end()
         rows = self._rows
         cache = self._cache.cache if len(input_ids) == 1 else None
         return {
@@ -102,7 +105,11 @@ class DraftingLoop:
         prompt = given.pop("inputs_embeds", input_ids) if not self._given.has_source else input_ids
         mask = self._given.mask
         mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device) if mask is None else mask.bool()
-        self._cache = RaggedCache(outputs.past_key_values, mask)
+        cache, self._mtp = outputs.past_key_values, None
+        if self.model.config.head == "mtp":
+            drafting = self.model, self.settings.num_tokens
+            self._mtp = MtpCache(cache, mask, *drafting, outputs.last_hidden_state, input_ids)
+        self._cache = self._mtp or RaggedCache(cache, mask)
         self._logits, self._hidden = outputs.logits[:, -1:], outputs.last_hidden_state[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
         self._position = self._given.last_positions(mask)
@@ -169,7 +176,8 @@ class DraftingLoop:
         else:
             texts = rows.texts(active) if self._drafter.reads_text else []
             process = partial(rows.process, active)
-            draft = self._drafter.draft(self._hidden, rows.last_tokens(active), count, process, texts)
+            read = None if self._mtp is None else self._mtp.logits
+            draft = self._drafter.draft(self._hidden, rows.last_tokens(active), count, process, texts, read)
         self._whole = max(draft.depths, default=0) == asked and len(active) == len(rows.lengths)
         return draft
 
@@ -186,3 +194,5 @@ class DraftingLoop:
         inputs = self._given.of_pass(mask, at, past_key_values=self._cache.cache, logits_to_keep=chunk.shape[1])
         outputs = self.model(**self.model.prepare_inputs_for_generation(chunk, **inputs), return_dict=True)
         self._logits, self._hidden = outputs.logits, outputs.last_hidden_state
+        if self._mtp is not None:
+            self._mtp.extend(self._hidden, chunk)

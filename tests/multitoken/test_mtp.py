@@ -1,0 +1,103 @@
+"""Heads of multi-token prediction: trained, drafting, and run by Transformers alone, over families that ship none."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Olmo2Config
+from transformers.modeling_layers import MtpModel
+
+from hf_targets import MultiTokenForCausalLM
+from hf_targets.multitoken.drafting.loop import DraftingLoop
+from tests.tiny_backbones import CONFIGS, SMALL, left_padded, make_backbone, token_ids
+
+MORE = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "bos_token_id": 0, "eos_token_id": 0}
+MORE["pad_token_id"] = 0
+OTHERS = {
+    "gemma3": lambda: Gemma3TextConfig(
+        **MORE, head_dim=8, sliding_window=4, layer_types=["full_attention", "sliding_attention"]
+    ),
+    "olmo2": lambda: Olmo2Config(**MORE),
+}
+FAMILIES = ("llama", "qwen3", "phi", *OTHERS)
+GREEDY = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
+
+
+@pytest.fixture(autouse=True)
+def families(monkeypatch):
+    for name, config in OTHERS.items():
+        monkeypatch.setitem(CONFIGS, name, config)
+
+
+def make(family, **config):
+    settings = {"head": "mtp", "target": "embedding", "ngram_size": 3, "loss_weight": 1.0, **config}
+    return MultiTokenForCausalLM.from_base(make_backbone(family), **settings)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_trained_and_drafts_in_batches_what_it_drafts_for_each_row(family):
+    model = make(family, target="difference" if family in ("qwen3", "olmo2") else "embedding").train()
+    prompts, mask = left_padded(3)
+    texts = torch.cat([prompts, token_ids(3, 8, seed=1)], dim=1)
+    given = {"attention_mask": torch.cat([mask, torch.ones_like(texts[:, 7:])], dim=1)}
+    given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(15):
+        loss = model(texts, **given, labels=texts).loss
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(parameter.grad.any() for parameter in model.heads.parameters())
+        optimizer.step()
+    model.double().eval()
+    plain, drafted = (model.generate(prompts, attention_mask=mask, draft_tokens=k, **GREEDY) for k in (0, 2))
+    assert torch.equal(drafted.sequences, plain.sequences)
+    alone = [
+        model.generate(row[keep.bool()][None], draft_tokens=2, **GREEDY)
+        for row, keep in zip(prompts, mask, strict=True)
+    ]
+    assert drafted.num_accepted_tokens == sum(one.num_accepted_tokens for one in alone) > 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_alone_loads_it_drafts_the_same_and_writes_the_same(family, tmp_path, monkeypatch):
+    model, ids, drafts, theirs = make(family).eval(), token_ids(1, 9), [], []
+    model.save_pretrained(tmp_path, native_mtp=True)
+    native = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    make_draft, forward = DraftingLoop._make_draft, MtpModel.forward
+
+    def recorded(loop):
+        drafts.append(make_draft(loop))
+        return drafts[-1]
+
+    def recorded_there(mtp, *args, **kwargs):
+        theirs.append(forward(mtp, *args, **kwargs))
+        return theirs[-1]
+
+    monkeypatch.setattr(DraftingLoop, "_make_draft", recorded)
+    monkeypatch.setattr(MtpModel, "forward", recorded_there)
+    expected = native.generate(ids, **GREEDY).sequences
+    assert torch.equal(native.generate(ids, use_mtp=True, **GREEDY).sequences, expected)
+    assert torch.equal(model.generate(ids, draft_tokens=2, **GREEDY).sequences, expected)
+    whole = [draft.tokens for draft in drafts if draft.tokens.shape[1] == 2]
+    assert len(whole) > 3 and all(torch.equal(own, there[0]) for own, there in zip(whole, theirs, strict=False))
+    mtp, state, steps = MtpModel.from_pretrained(native), native.model(ids)[0], torch.arange(9)[None]
+    losses = model(ids, labels=ids).loss_parts
+    for n in (1, 2):
+        state = mtp.forward_layer(n - 1, state[:, :-1], steps[:, n:], None, input_ids=ids[:, n:])
+        logits = mtp.shared_head(state[0, :-1] * model.config.output_scale)
+        torch.testing.assert_close(losses[f"head_{n}"] * 8 / (8 - n), cross_entropy(logits, ids[0, n + 1 :]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt"])
+def test_a_backbone_whose_layers_do_not_fit_is_refused(family):
+    with pytest.raises(ValueError, match="conditional"):
+        make(family)
+
+
+def test_what_transformers_cannot_run_is_not_saved_for_it(tmp_path):
+    with pytest.raises(ValueError, match="difference"):
+        make("llama", target="difference").save_pretrained(tmp_path, native_mtp=True)
+    adapted = get_peft_model(make("llama").backbone, LoraConfig(target_modules=["lm_head"]))
+    with pytest.raises(ValueError, match="adapter"):
+        MultiTokenForCausalLM.from_base(adapted.get_base_model(), head="mtp", target="embedding")
+    assert not list(tmp_path.iterdir())
