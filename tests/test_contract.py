@@ -21,6 +21,7 @@ from tests.memory import realigned
 from tests.model_cases import (
     CASES,
     ONE_OF_A_CLASS,
+    ONE_OF_A_KIND,
     every_class,
     every_kind,
     every_model,
@@ -142,7 +143,7 @@ def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(cas
     assert found.keys() == {name for name, parameter in model.named_parameters() if id(parameter) in ours}
 
 
-@models_that_owe("LoRA")
+@models_that_owe("LoRA", ONE_OF_A_KIND)
 def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tmp_path):
     model, batch = case.make(), case.batch()
     name, own = new_part_of(model), len(new_parameters(model))
@@ -257,7 +258,7 @@ def test_a_copy_is_a_model_of_its_own(case):
     assert torch.equal(model(**batch).loss, expected)
 
 
-@every_model
+@every_kind
 def test_threads_get_what_each_would_alone(case):
     model, batches = case.make(), [*map(case.text, (3, 8, 5)), case.batch(), *map(case.text, (7, 4))]
 

@@ -33,7 +33,7 @@ class Known:
     hidden: Tensor
     tokens: Tensor
     steps: Tensor
-    past: int
+    past: int = 0
     reading: Reading | None = None
 
     @classmethod

@@ -267,8 +267,6 @@ def _damage_named(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _connection(folder: str | os.PathLike[str]) -> Any:
-    if Path(folder, "collection.json").exists():
-        raise ValueError(f"{folder} has the layout of an older version; add its documents to a new collection")
     return require("lancedb", extra="retrieval").connect(os.fspath(folder))
 
 

@@ -151,3 +151,7 @@ def test_an_lstm_is_trained_with_smoothed_labels_on_one_long_text(tmp_path):
 def test_heads_refuse_an_output_layer_that_they_cannot_share_and_tell_the_way_out():
     with pytest.raises(ValueError, match="leave it out of quantization and of an adapter's"):
         MultiTokenForCausalLM.from_base(quantized(make_backbone("gpt2")))
+    packed = make_backbone("gpt2")
+    packed.lm_head.weight = nn.Parameter(torch.zeros(24, 64, dtype=torch.uint8), requires_grad=False)  # of bitsandbytes
+    with pytest.raises(ValueError, match="leave it out of quantization"):
+        MultiTokenForCausalLM.from_base(packed)

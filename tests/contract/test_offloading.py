@@ -1,36 +1,25 @@
 """Weights that accelerate keeps elsewhere: every model computes what it computes with its weights at hand."""
 
+from functools import partial
+
+import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
 
-from tests.model_cases import CASES, ONE_OF_A_CLASS, parametrized
+from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM
+from tests.model_cases import parametrized
+from tests.tiny_models import make_backbone, new_part
+from tests.trainer_runs import assert_same
 
 CPU = torch.device("cpu")
-KINDS = [  # of heads and encoders, on tied and untied output matrices
-    *(
-        f"{kind}-{family}"
-        for kind in ("difference", "phrases", "separate_output_heads")
-        for family in ("gpt2", "llama")
-    ),
-    "embedding-llama",
-    "conditional-llama",
-    "mdlm-plain",
-    "mdlm-curves",
-    "difference-marian",
-    "embedding-bart",
-    "difference-t5",
-    "conditional-mt5",
-    "masked-difference-bert",
-    "masked-masked_only-modernbert",
-    "blocks-words",
-    "blocks-curves",
-    "tensorized",
-    "difference-tensorized",
-    *(name for name in CASES if name.startswith("gaussian-")),
-]
-every_kind = parametrized(KINDS)
-LOADED = (*(name for name in ONE_OF_A_CLASS if name in KINDS), "phrases-llama", "embedding-bart", "conditional-mt5")
-every_loadable_kind = parametrized(name for name in LOADED if "device map" not in CASES[name].lacks)
+OFFLOADED = ["difference-llama", "phrases-gpt2", "separate_output_heads-gpt2", "separate_output_heads-llama"]
+OFFLOADED += ["embedding-llama", "conditional-llama", "mdlm-curves", "difference-marian", "difference-t5"]
+OFFLOADED += ["masked-masked_only-modernbert", "blocks-curves", "tensorized", "difference-tensorized"]
+OFFLOADED += ["gaussian-curves", "gaussian-heads", "gaussian-heads on a curve"]
+LOADED = ["difference-gpt2", "phrases-llama", "phrases-gpt2", "mdlm-plain", "masked-difference-bert", "blocks-words"]
+LOADED += ["gaussian-difformer", "embedding-bart", "conditional-mt5"]
+"""With `OFFLOADED` heads and encoders of all kinds, on tied and untied output matrices."""
+every_offloaded_kind, every_loaded_kind = parametrized(OFFLOADED), parametrized(LOADED)
 
 
 def outputs_of(model, case) -> list[torch.Tensor]:
@@ -59,7 +48,7 @@ def device_map(model) -> dict[str, str]:
     return {name: "disk" if name.endswith(endings) else "cpu" for name in parts}
 
 
-@every_kind
+@every_offloaded_kind
 def test_an_offloaded_model_computes_the_same(case, tmp_path):
     model = case.make().double()
     expected = outputs_of(model, case)
@@ -72,7 +61,7 @@ def test_an_offloaded_model_computes_the_same(case, tmp_path):
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-@every_loadable_kind
+@every_loaded_kind
 def test_a_model_loaded_by_a_device_map_computes_the_same(case, tmp_path):
     model = case.make().double()
     expected = outputs_of(model, case)
@@ -82,3 +71,40 @@ def test_a_model_loaded_by_a_device_map_computes_the_same(case, tmp_path):
     )
     assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu", "meta"}
     assert_equal(outputs_of(loaded, case), expected)
+
+
+def with_heads(base, **options):
+    return MultiTokenForCausalLM.from_base(
+        base, ngram_size=3, target="embedding", separate_output_heads=True, **options
+    )
+
+
+def with_encoder(base, **options):
+    return DynamicVocabForCausalLM.from_base(base, make_backbone("llama", 2), **options)
+
+
+makers = pytest.mark.parametrize("make", [with_heads, with_encoder])
+
+
+@makers
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_new_part_made_on_an_offloaded_base_is_real_and_fits_its_weights(make, family):
+    states = []
+    for place in (lambda _: None, partial(cpu_offload, execution_device=CPU)):
+        place(base := make_backbone(family))
+        torch.manual_seed(1)
+        states.append(new_part(make(base)).state_dict())
+    assert not any(tensor.is_meta for tensor in states[1].values())
+    assert_same(states[1], states[0])
+
+
+@makers
+def test_a_model_made_on_a_base_with_a_part_on_disk_is_saved_with_all_of_it(make, tmp_path):
+    base = make_backbone("llama")
+    base.save_pretrained(tmp_path / "base")
+    where = {"device_map": {"model": "disk", "lm_head": "cpu"}, "offload_folder": tmp_path / "offloaded"}
+    model = make(tmp_path / "base", **where)
+    assert any(parameter.is_meta for parameter in model.backbone.parameters())
+    model.save_pretrained(tmp_path / "model")
+    again = type(model).from_pretrained(tmp_path / "model")
+    assert_same(again.backbone.state_dict(), base.state_dict(), rtol=0, atol=0)

@@ -39,9 +39,9 @@ def part_names(case):
 
 @every_trainer
 @plain_or_ours
-def test_eight_small_batches_take_the_step_of_one_large_one(case, plain, tmp_path):
+def test_four_small_batches_take_the_step_of_one_large_one(case, plain, tmp_path):
     states, logs = [], []
-    for batch, accumulated in ((8, 1), (1, 8)):
+    for batch, accumulated in ((4, 1), (1, 4)):
         sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulated}
         sizes |= {"optim": "sgd", "max_steps": 1 if plain else 2}
         trainer = case.make(tmp_path, plain=plain, **sizes, **({} if plain else APART))

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Lfm2Config, StoppingCriteria, Sto
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.drafting.auto import AutoDrafts
-from hf_targets.multitoken.generation import DraftedGenerationOutput
+from hf_targets.multitoken.drafting.outputs import DraftedGenerationOutput
 from tests.choices import require_clear_choices
 from tests.tiny_models import TARGETS, left_padded, make_drafting_model, make_model, token_ids
 

@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from hf_targets.multitoken.generation import DraftedGenerationOutput
+from hf_targets.multitoken.drafting.outputs import DraftedGenerationOutput
 from tests.tiny_models import HEADS_OF_FAMILIES, left_padded, make_backbone, make_drafting_model, make_model, token_ids
 
 families = pytest.mark.parametrize(("family", "target"), HEADS_OF_FAMILIES)

@@ -150,8 +150,7 @@ def test_stored_states_are_those_of_a_model_and_its_rows_and_a_file_cut_short_is
             file.write_bytes(file.read_bytes()[:-8])
 
 
-@pytest.mark.parametrize("target", ["difference", "embedding"])
-@pytest.mark.parametrize("draft_vocab_size", [None, 20])
+@pytest.mark.parametrize(("target", "draft_vocab_size"), [("difference", None), ("embedding", 20)])
 def test_heads_learn_from_stored_states_what_they_learn_from_the_model(target, draft_vocab_size, tmp_path, sample):
     base = make_backbone("llama").eval()
     rows = write_texts(base, [[FIRST]] * 6, tmp_path, block_size=12)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from hf_targets import MultiTokenForCausalLM
-from hf_targets.multitoken.generation import DraftedGenerationOutput
+from hf_targets.multitoken.drafting.outputs import DraftedGenerationOutput
 from tests.memory import realigned
 from tests.tiny_models import make_backbone, make_drafting_model, token_ids
 

@@ -16,19 +16,6 @@ from tests.trainer_runs import assert_same
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_heads_made_on_an_offloaded_base_are_real_and_fit_its_weights(family):
-    whole, offloaded = make_backbone(family), make_backbone(family)
-    cpu_offload(offloaded, execution_device=CPU)
-    heads = []
-    for base in (whole, offloaded):
-        torch.manual_seed(1)
-        model = MultiTokenForCausalLM.from_base(base, ngram_size=3, target="embedding", separate_output_heads=True)
-        heads.append(model.heads.state_dict())
-    assert not any(tensor.is_meta for tensor in heads[1].values())
-    assert_same(heads[1], heads[0])
-
-
 @pytest.mark.parametrize("rows", [1, 2])
 def test_an_offloaded_model_drafts_the_text_of_the_whole_one(rows):
     model, prompts = make_drafting_model("llama"), token_ids(rows, 5)
@@ -38,17 +25,6 @@ def test_an_offloaded_model_drafts_the_text_of_the_whole_one(rows):
     for draft_tokens in (3, "auto"):
         drafted = offloaded.generate(prompts, max_new_tokens=12, do_sample=False, draft_tokens=draft_tokens)
         assert torch.equal(drafted, plain)
-
-
-def test_heads_made_on_a_base_with_a_part_on_disk_are_saved_with_all_of_it(tmp_path):
-    base = make_backbone("llama")
-    base.save_pretrained(tmp_path / "base")
-    where = {"device_map": {"model": "disk", "lm_head": "cpu"}, "offload_folder": tmp_path / "offloaded"}
-    model = MultiTokenForCausalLM.from_base(tmp_path / "base", **where)
-    assert any(parameter.is_meta for parameter in model.backbone.parameters())
-    model.save_pretrained(tmp_path / "model")
-    again = MultiTokenForCausalLM.from_pretrained(tmp_path / "model")
-    assert_same(again.backbone.state_dict(), base.state_dict(), rtol=0, atol=0)
 
 
 def test_heads_of_an_offloaded_model_are_saved_alone_and_for_vllm(tmp_path):

@@ -13,7 +13,6 @@ from hf_targets.phrases.transplant import transplant_embeddings
 from tests.memory import realigned
 from tests.small_tokenizers import BPE, LEGACY, METASPACE, SENTENCES
 from tests.tiny_models import VOCAB, make_backbone, make_dynamic_model, token_ids
-from tests.trainer_runs import assert_same
 
 
 def spelling(tokenizer, number: int) -> str:
@@ -176,32 +175,6 @@ def test_batches_are_of_one_length_and_of_no_more_tokens_than_asked_for(phrases,
         assert set(batch.phrase_windows[:, 0].tolist()) == set(range(len(batch.windows)))  # none is for nothing
 
 
-CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_an_encoder_made_on_an_offloaded_base_is_real_and_fits_its_weights(family):
-    whole, offloaded = make_backbone(family), make_backbone(family)
-    cpu_offload(offloaded, execution_device=CPU)
-    encoders = []
-    for base in (whole, offloaded):
-        torch.manual_seed(1)
-        encoders.append(DynamicVocabForCausalLM.from_base(base, make_backbone(family, 2)).phrase_encoder.state_dict())
-    assert not any(tensor.is_meta for tensor in encoders[1].values())
-    assert_same(encoders[1], encoders[0])
-
-
-def test_an_encoder_made_on_a_base_with_a_part_on_disk_is_saved_with_all_of_it(tmp_path):
-    base = make_backbone("llama")
-    base.save_pretrained(tmp_path / "base")
-    where = {"device_map": {"model": "disk", "lm_head": "cpu"}, "offload_folder": tmp_path / "offloaded"}
-    model = DynamicVocabForCausalLM.from_base(tmp_path / "base", make_backbone("llama", 2), **where)
-    assert any(parameter.is_meta for parameter in model.backbone.parameters())
-    model.save_pretrained(tmp_path / "model")
-    again = DynamicVocabForCausalLM.from_pretrained(tmp_path / "model")
-    assert_same(again.backbone.state_dict(), base.state_dict(), rtol=0, atol=0)
-
-
 def seeing_encoder():
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
     return BertLMHeadModel(BertConfig(vocab_size=VOCAB, **sizes))
@@ -212,7 +185,12 @@ def seeing_encoder():
     [
         (lambda: make_backbone("gpt2"), seeing_encoder, {}, "not causal"),
         (lambda: make_backbone("reformer"), lambda: None, {}, "tie_phrase_embeddings=False"),
-        (lambda: cpu_offload(make_backbone("gpt2"), execution_device=CPU), lambda: None, {}, "give phrase_encoder="),
+        (
+            lambda: cpu_offload(make_backbone("gpt2"), execution_device=torch.device("cpu")),
+            lambda: None,
+            {},
+            "give phrase_encoder=",
+        ),
         (lambda: sized(len(METASPACE)), lambda: sized(len(BPE)), {"tokenizer": METASPACE}, "give encoder_tokenizer="),
         (lambda: sized(len(METASPACE)), lambda: sized(len(BPE)), {"encoder_tokenizer": BPE}, "give tokenizer="),
     ],

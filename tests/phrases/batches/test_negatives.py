@@ -103,12 +103,6 @@ def counted_on(phrases, num_successors):
 
 
 @given(texts=TEXTS)
-def test_without_negatives_a_row_has_its_own_phrases(texts):
-    batch = collator([])(rows_of(texts))
-    assert tables(batch) == golds(batch)
-
-
-@given(texts=TEXTS)
 def test_in_batch_a_row_has_the_phrases_of_every_row(texts):
     batch = collator([InBatch()])(rows_of(texts))
     assert tables(batch) == [set().union(*golds(batch))] * len(texts)
