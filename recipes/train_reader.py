@@ -72,7 +72,9 @@ def retro(setup: Setup, tokenizer: Any, documents: Any, blocks: Any) -> tuple[An
     model = RetroForCausalLM.from_base(str(setup.model_name_or_path), dtype=setup.dtype, **setup.options)
     sizes = {"chunk_length": model.config.chunk_length, "length": model.config.neighbor_length}
     sizes |= {"k": setup.num_neighbors}
-    encoder = setup.encoder and require("sentence_transformers", extra="retrieval").SentenceTransformer(setup.encoder)
+    encoder: Any = setup.encoder and require("sentence_transformers", extra="retrieval").SentenceTransformer(
+        setup.encoder
+    )
     near = ChunkNeighbors(documents, tokenizer, encoder=encoder, **sizes)
     by_chance = ChunkNeighbors(RandomDocuments(documents), tokenizer, **sizes)
     tests = {"test": near.add_to(blocks["test"]), "by chance": by_chance.add_to(blocks["test"]), "none": blocks["test"]}

@@ -5,6 +5,9 @@
 
 import inspect
 import os
+
+# pyright: reportRedeclaration=false, reportGeneralTypeIssues=false, reportAssignmentType=false
+# (names that only some releases of Transformers have)
 import re
 from contextlib import suppress
 from dataclasses import fields

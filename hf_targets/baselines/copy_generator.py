@@ -17,7 +17,7 @@ from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.causal_head import CausalHeadOutput
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.configuration import AnswersForBackbone, SubConfigSpec
+from hf_targets.backbones.configuration import AnswersForBackbone, SubConfigSpec, check_fields
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_range
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
@@ -51,6 +51,10 @@ class CopyGeneratorConfig(AnswersForBackbone, PreTrainedConfig):
     backbone: dict | PreTrainedConfig | None = field(default=None, metadata={"help": "Of the wrapped model."})
     encoder: dict | PreTrainedConfig | None = field(default=None, metadata={"help": "Of the encoder."})
     tokenizers: list = field(default_factory=list, metadata={"help": "Fingerprints of both models' tokenizers."})
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        check_fields(self)
+        super().__post_init__(**kwargs)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """Return the backbone's configuration."""

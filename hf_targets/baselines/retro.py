@@ -37,6 +37,7 @@ from hf_targets.baselines.retro_neighbors import Retrieve, written_neighbors
 
 _FIELDS = ("layers", "chunk_length", "neighbor_length", "num_encoder_layers", "freeze_base")
 _LAYERS = "Layers, from 1, that cross-attention follows; None: every third from the sixth on, or from the middle on."
+_OF_AUTO = ("config", "adapter_kwargs")  # what the Auto classes pass beside the arguments of a user
 _READING: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
@@ -58,8 +59,8 @@ class RetroConfig(AnswersForBackbone, PreTrainedConfig):
     retro_only: bool = field(default=False, metadata={"help": "Whether a checkpoint holds the new layers alone."})
 
     def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)
         check_fields(self)
+        super().__post_init__(**kwargs)
         depth = cast(int, self.num_hidden_layers)
         self.layers = list(range(min(6, max(1, depth // 2)), depth + 1, 3) if self.layers is None else self.layers)
         if not self.layers or self.layers != sorted({*self.layers} & {*range(1, depth + 1)}):
@@ -247,7 +248,7 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
                 whole.backbone.requires_grad_(False)  # loaded weights are new parameters
             return loaded
         base = kwargs.pop("base_model_name_or_path", None) or values["base_model_name_or_path"]
-        kwargs = {key: kwargs[key] for key in kwargs if key not in ("revision", "subfolder")}
+        kwargs = {key: kwargs[key] for key in kwargs if key not in ("revision", "subfolder", *_OF_AUTO)}
         model = cls.from_base(base, **{key: values[key] for key in _FIELDS if key in values}, **kwargs)
         if None not in (model.config.base_hash, values["base_hash"]) and model.config.base_hash != values["base_hash"]:
             raise ValueError(f"{name} was made for another base than {base}; give its base_model_name_or_path")

@@ -171,9 +171,9 @@ class MultiTokenTrainer(TargetTrainer):
 
     Data sets have `input_ids`, `labels` and `attention_mask`, and `num_words` for word-level perplexities, as
     `hf_targets.pack_blocks` makes them. They may also have `messages`, or `prompt` and `completion`, of which the
-    assistant's tokens are the targets; `processing_class` is then the tokenizer, and `max_length` limits a row. Batches
-    without padding, as Transformers' `DataCollatorWithFlattening` makes them, need a backbone that keeps documents
-    apart by `position_ids`, as Llama does.
+    assistant's tokens are the targets; `processing_class` is then the tokenizer, and `max_row_length` limits a row.
+    Batches without padding, as Transformers' `DataCollatorWithFlattening` makes them, need a backbone that keeps
+    documents apart by `position_ids`, as Llama does.
 
     Raises:
         ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the

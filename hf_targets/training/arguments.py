@@ -28,7 +28,7 @@ class TargetTrainingArguments(TrainingArguments):
             "apart; 1 in the paper of cosine regularisation."
         },
     )
-    max_length: int | None = field(
+    max_row_length: int | None = field(
         default=None,
         metadata={
             "help": "The most tokens of a row that is made of messages, or of a prompt and its completion; what comes "
@@ -37,8 +37,8 @@ class TargetTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if self.max_length is not None and self.max_length < 2:
-            raise ValueError(f"max_length must be 2 or more, one token to read and one to write, got {self.max_length}")
+        if self.max_row_length is not None and self.max_row_length < 2:
+            raise ValueError(f"max_row_length must be 2 or more, to read and write, got {self.max_row_length}")
         check_cosine_weight(self.cosine_weight)
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it

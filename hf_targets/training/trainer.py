@@ -122,7 +122,7 @@ class TargetTrainer(Trainer):
         self._parts, self._rows = LossParts(), None
         if self.reads_conversations:
             tokenizer = kwargs.get("processing_class") or getattr(data_collator, "tokenizer", None)
-            self._rows = ConversationRows(model, tokenizer, getattr(args, "max_length", None))
+            self._rows = ConversationRows(model, tokenizer, getattr(args, "max_row_length", None))
             given_data = [name for name in ("train_dataset", "eval_dataset") if name in kwargs]
             kwargs |= {name: self._rows(kwargs[name], name.split("_")[0]) for name in given_data}
             if data_collator is None and self._rows.has_made:

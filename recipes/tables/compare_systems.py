@@ -61,7 +61,8 @@ class Setup(ContinuationSettings, BlockSettings):
 
 def cog(given: Given, *, model: str, encoder: str) -> System:
     """Copy phrases of the documents nearest to a text, as a trained model of CoG chooses; `encoder` has a tokenizer."""
-    found, tokenizer, reader = given.load(model), given.tokenizer, AutoTokenizer.from_pretrained(encoder)
+    found: Any = given.load(model)
+    tokenizer, reader = given.tokenizer, AutoTokenizer.from_pretrained(encoder)
     tables: dict[Any, Any] = {}  # the documents of each batch, once read
 
     def prepare(prefixes: Any, new_tokens: int) -> Any:
@@ -77,7 +78,7 @@ def retro(given: Given, *, model: str, k: int = 2, encoder: str | None = None) -
     """Read neighbours of each chunk among the documents, with a trained model of RETRO, found by a sentence encoder."""
     found = given.load(model)
     sizes = {"chunk_length": found.config.chunk_length, "length": found.config.neighbor_length}
-    by = encoder and require("sentence_transformers", extra="retrieval").SentenceTransformer(encoder)
+    by: Any = encoder and require("sentence_transformers", extra="retrieval").SentenceTransformer(encoder)
     return System(found, {"retrieve": ChunkNeighbors(given.documents, given.tokenizer, encoder=by, k=k, **sizes)})
 
 

@@ -14,7 +14,8 @@ FIELDS = [
     (cls, field.name)
     for cls in CONFIGURATIONS
     for field in fields(cls)
-    if field.name in cls.__annotations__ and field.name not in ("keys_to_ignore_at_inference", "time_frequencies")
+    if field.name in cls.__annotations__
+    and field.name not in ("keys_to_ignore_at_inference", "time_frequencies", "layers", "tokenizers")
 ]
 
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from datasets import Dataset
 from datasets.arrow_writer import ArrowWriter
-from distill_translations import choose_languages
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MBartTokenizer, NllbTokenizer
 
 from hf_targets import distill, encode_pairs, load_pairs, train_joint_bpe, translate
@@ -166,6 +165,8 @@ PIECES = ["<s>", "<pad>", "</s>", "<unk>", "de", "en", "a"]
     ],
 )
 def test_a_word_of_the_vocabulary_is_no_language(tokenizer, codes):
+    from distill_translations import choose_languages  # not for the processes that import this file
+
     source, target = codes.split()
     chosen = choose_languages(tokenizer, source, target)
     assert tokenizer.convert_ids_to_tokens(chosen["forced_bos_token_id"]) == target
@@ -187,6 +188,8 @@ class OfManyLanguages:
 
 
 def test_languages_are_those_of_the_tokenizer(teacher):
+    from distill_translations import choose_languages  # not for the processes that import this file
+
     tokenizer = OfManyLanguages()
     assert choose_languages(tokenizer, "de", "en") == {"forced_bos_token_id": 8}
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("de", "en")
