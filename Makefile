@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+# the oldest releases of the ecosystem, which come before those of .venv
+OLDEST := $(VENV)/oldest
 BIN := $(CURDIR)/$(VENV)/bin
 # what `make run` adds to its settings, for example RUN_ARGS="--num_train_epochs 1"
 RUN_ARGS ?=
@@ -11,7 +13,7 @@ TESTS ?=
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run models demo test check smoke bench notebooks
+.PHONY: help setup run models demo test oldest check smoke bench notebooks
 
 help:  ## list what can be done
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -36,6 +38,14 @@ demo: models  ## let that model answer questions about Python's documentation in
 
 test: setup  ## run the tests, offline; those that compile or shard models take TESTS="-m 'compiled or sharded' tests"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not compiled and not sharded" $(TESTS)
+
+$(OLDEST)/.ready: .ci/oldest.txt | $(READY)
+	rm -rf $(OLDEST)
+	timeout 90 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(OLDEST) -r $<
+	@touch $@
+
+oldest: $(OLDEST)/.ready  ## run `make test` with the oldest releases that pyproject.toml allows
+	PYTHONPATH=$(CURDIR)/$(OLDEST) $(MAKE) test
 
 check: setup  ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check .

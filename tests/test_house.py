@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Literal, get_origin
@@ -106,6 +107,13 @@ def test_top_level_holds_what_it_should():
         "notebooks", "tests", ".ci",
     }  # fmt: skip
     assert {line.split("/")[0] for line in tracked.stdout.splitlines()} <= allowed
+
+
+def test_the_oldest_releases_that_are_tried_are_the_oldest_that_may_be_installed():
+    told = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["dependencies"]
+    floors = dict(dependency.split(">=") for dependency in told)
+    for name, version in re.findall(r"^(\w+)==(.*)", read(ROOT / ".ci" / "oldest.txt"), re.MULTILINE):
+        assert version == floors.get(name, version) or version == f"{floors[name]}.0", name
 
 
 def test_each_script_has_at_most_150_lines_and_settings_to_try_it_with():

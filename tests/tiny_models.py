@@ -4,6 +4,7 @@ from functools import cache
 
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, PreTrainedModel
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM, PhraseCollator, PhraseVocabulary, TokenNgrams
 from hf_targets.data.tokenization import word_level_tokenizer
@@ -152,3 +153,12 @@ def make_drafting_model(family: str = "gpt2", target: str = "difference") -> Mul
     texts = model.generate(ids, attention_mask=mask, max_new_tokens=24, do_sample=False, eos_token_id=None)
     teach_heads(model, texts, torch.cat([mask, mask.new_ones(len(ids), 24)], dim=1))
     return model
+
+
+def takes_lengths():
+    """Return whether a repetition penalty of Transformers ignores a beginning of its own length in each row."""
+    try:
+        RepetitionPenaltyLogitsProcessor(2.0, prompt_ignore_length=torch.tensor([1]))
+    except ValueError:
+        return False
+    return True

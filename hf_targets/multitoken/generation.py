@@ -41,9 +41,6 @@ logger = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
-_ENCODING, _OLDER_ENCODING = (f"_prepare_{kind}_decoder_kwargs_for_generation" for kind in ("text_encoder", "encoder"))
-if not hasattr(GenerationMixin, _ENCODING):
-    _ENCODING = _OLDER_ENCODING  # the name before Transformers 5.19
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
 
@@ -196,18 +193,15 @@ class HeadsGenerationMixin(GenerationMixin):
         return {**inputs, "ensemble_weight": ensemble_weight}
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(
-        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any], model_input_name: Any, generation_config: Any
+        self, inputs_tensor: Tensor, model_kwargs: dict[str, Any], **settings: Any
     ) -> dict[str, Any]:
         """Run the encoder without the arguments of heads and drafts, and keep what it reads for prompt lookup."""
         own = {key: model_kwargs.pop(key) for key in ("ensemble_weight", "drafting") if key in model_kwargs}
-        prepare, config = getattr(super(), _ENCODING), generation_config
-        prepared = prepare(inputs_tensor, model_kwargs, model_input_name, config)
+        prepared = super()._prepare_text_encoder_decoder_kwargs_for_generation(inputs_tensor, model_kwargs, **settings)
+        config = settings["generation_config"]
         if own.get("drafting") is not None and config.prompt_lookup_num_tokens is not None and config.num_beams == 1:
             own["source"] = inputs_tensor
         return {**prepared, **own}
-
-    if _ENCODING == _OLDER_ENCODING:
-        _prepare_encoder_decoder_kwargs_for_generation = _prepare_text_encoder_decoder_kwargs_for_generation
 
     def _sample(self, input_ids: Tensor, *args: Any, source: Tensor | None = None, **kwargs: Any) -> Any:
         return self._with_drafts(super()._sample, input_ids, *args, source=source, **kwargs)

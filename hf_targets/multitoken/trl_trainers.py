@@ -88,7 +88,7 @@ class _HeadsBesideTrl:
         processes = trainer.accelerator.num_processes if trainer.args.average_tokens_across_devices else 1
         share = processes if counted else 1 / batches  # of the step's loss
         self._loss_parts.keep(of_heads.loss_parts, trainer.state.global_step, share)
-        if not counted and not getattr(trainer, "loss_is_scaled_for_ga", None):
+        if not counted and not trainer.loss_is_scaled_for_ga:
             share = 1  # Trainer divides by the number of batches
         loss = loss + 2 * share * of_heads.loss  # equation (6) halves the next token's loss, which TRL does not
         return (loss, *rest) if return_outputs else loss

@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, SequentialSampler
 from transformers import PreTrainedModel
+from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import unwrapped
@@ -219,8 +220,7 @@ class DynamicVocabTrainer(TargetTrainer):
             order = None if sampler_fn is None else sampler_fn(dataset)
             if order is None and not is_training:
                 order = SequentialSampler(dataset)
-            # Transformers' own sampler of balanced batches, which Trainer looks for, is new in 5.16.
-            if order is not None and type(order).__name__ != "BatchRebalanceSampler":
+            if not isinstance(order, BatchRebalanceSampler | None):  # it gives batches; Trainer checks for it
                 if isinstance(dataset, Dataset):
                     dataset = self._remove_unused_columns(dataset, description=description)
                 seed = self.args.seed if self.args.data_seed is None else self.args.data_seed

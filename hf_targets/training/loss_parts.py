@@ -82,7 +82,7 @@ class CosinePenalty:
         batches = getattr(trainer, "current_gradient_accumulation_steps", 1)
         parts.keep({"cosine": value}, trainer.state.global_step, 1 / batches)
         # a step's loss is the sum of its batches' losses, or their mean
-        is_sum = getattr(trainer, "loss_is_scaled_for_ga", None)  # Transformers has it from 5.18 on
+        is_sum = trainer.loss_is_scaled_for_ga
         if is_sum is None:
             counted = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
             is_sum = counted or trainer.compute_loss_func is not None

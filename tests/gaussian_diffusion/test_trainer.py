@@ -19,7 +19,7 @@ def data():
     pairs = load_pairs("documentation:reversed", source_lang="en", target_lang="reversed", max_train_pairs=60)
     short = {split: part.filter(lambda row: len(row["source"]) < 60) for split, part in pairs.items()}
     tokenizer = train_joint_bpe(short["train"], 300)
-    return tokenizer, {split: encode_pairs(part.take(24), tokenizer) for split, part in short.items()}
+    return tokenizer, {split: encode_pairs(part.take(min(24, len(part))), tokenizer) for split, part in short.items()}
 
 
 def trainer_of(data, folder, **settings) -> GaussianDiffusionTrainer:

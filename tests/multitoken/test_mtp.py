@@ -58,6 +58,7 @@ def test_it_is_trained_and_drafts_in_batches_what_it_drafts_for_each_row(family)
     assert drafted.num_accepted_tokens == sum(one.num_accepted_tokens for one in alone) > 3
 
 
+@pytest.mark.skipif(not hasattr(MtpModel, "forward_layer"), reason="Transformers before 5.20 runs other layers")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_alone_loads_it_drafts_the_same_and_writes_the_same(family, tmp_path, monkeypatch):
     model, ids, drafts, theirs = make(family).eval(), token_ids(1, 9), [], []

@@ -11,6 +11,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from hf_targets.multitoken.drafting.rows import Rows
 from hf_targets.multitoken.drafting.verification import Verified
+from tests.tiny_models import takes_lengths
 
 VOCAB, BATCH, PROMPT, MAX_LENGTH, PAD = 8, 3, 4, 14, 7
 MAX_STEPS = 5
@@ -50,6 +51,7 @@ def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows(monke
     assert torch.equal(processed, top(TopKLogitsWarper(3), None, logits / 0.5))
 
 
+@pytest.mark.skipif(not takes_lengths(), reason="Transformers before 5.23 takes one length for all rows")
 @pytest.mark.parametrize("chosen", [[0, 1, 2], [0, 2], [2]], ids=str)
 def test_a_processor_may_hold_a_value_for_each_row_of_the_batch(chosen):
     ignored = torch.tensor([0, 3, 6])

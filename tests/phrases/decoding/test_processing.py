@@ -10,7 +10,7 @@ from hf_targets.phrases.decoding.expansion import Expansion
 from hf_targets.phrases.decoding.matching import PhraseLookup
 from hf_targets.phrases.decoding.processing import PhraseProcessors, phrase_processors
 from tests.phrases.models import vocabulary_of
-from tests.tiny_models import VOCAB
+from tests.tiny_models import VOCAB, takes_lengths
 
 FIRST = vocabulary_of([1, 2], [2, 3, 1], [3, 3], [1, 2, 3, 4], [4, 1, 1])
 SECOND = vocabulary_of([2, 1], [3, 4], [1, 1, 2], [4, 4], [1, 3])
@@ -61,6 +61,7 @@ def test_repetition_penalty_is_on_tokens_and_phrases_that_stand_in_the_text(rows
             assert after[number, id_] == (expected if stands_in(tokens, seen) else score)
 
 
+@pytest.mark.skipif(not takes_lengths(), reason="Transformers before 5.23 takes one length for all rows")
 def test_repetition_penalty_ignores_the_padding_of_each_row():
     rows = [[0, 0, 1, 2], [0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 0, 5]]
     padding = torch.tensor([2, 1, 0, 3])
