@@ -1,13 +1,11 @@
 """What configurations of ours share: checked fields, the name of their package, and the fields of a backbone inside."""
 
-# pyright: reportAttributeAccessIssue=false
-# (mixins: PreTrainedConfig has the other methods)
+# pyright: reportAttributeAccessIssue=false, reportRedeclaration=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false
+# (mixins: PreTrainedConfig has the other methods; names that only some releases of Transformers have)
 
 import inspect
 import os
-
-# pyright: reportRedeclaration=false, reportGeneralTypeIssues=false, reportAssignmentType=false
-# (names that only some releases of Transformers have)
 import re
 from contextlib import suppress
 from dataclasses import fields

@@ -28,7 +28,7 @@ def holds_conversations(dataset: Any) -> bool:
 
 
 def conversation_rows(
-    dataset: Any, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None, *, name: str = "data"
+    dataset: Any, tokenizer: PreTrainedTokenizerBase, max_row_length: int | None = None, *, name: str = "data"
 ) -> Any:
     """Return rows of tokens whose targets are the assistant's messages, or the completion, each with its end token.
 
@@ -39,7 +39,7 @@ def conversation_rows(
     Args:
         dataset: A `datasets.Dataset`, or a stream, whose rows are made as they are read. A column `tools` is passed to
             the template.
-        max_length: The most tokens of a row, which keeps its first ones; None: any number.
+        max_row_length: The most tokens of a row, which keeps its first ones; None: any number.
         name: Of the data, for errors.
     Returns: The same kind of data set, with `input_ids`, `attention_mask` (ones) and `labels`, -100 at other tokens.
     Raises:
@@ -55,12 +55,12 @@ def conversation_rows(
     columns, whole = _columns(dataset), isinstance(dataset, Dataset)
     if whole and not len(dataset):
         raise ValueError(f"{name}: there must be rows, got none")
-    make = partial(_rows, tokenizer=tokenizer, max_length=max_length, name=name, raises=not whole)
+    make = partial(_rows, tokenizer=tokenizer, max_row_length=max_row_length, name=name, raises=not whole)
     options = {"batched": True, "batch_size": ROWS_AT_ONCE, "remove_columns": columns, "features": _ROW}
     rows = cast(Any, dataset).map(make, **options)
     if whole:
         batches = rows.select_columns(["labels"]).iter(ROWS_AT_ONCE)
-        _check_targets([labels for batch in batches for labels in batch["labels"]], max_length, name)
+        _check_targets([labels for batch in batches for labels in batch["labels"]], max_row_length, name)
     return rows
 
 
@@ -69,17 +69,22 @@ def _columns(dataset: Any) -> list[str]:
 
 
 def _rows(
-    batch: Mapping[str, list], *, tokenizer: PreTrainedTokenizerBase, max_length: int | None, name: str, raises: bool
+    batch: Mapping[str, list],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    max_row_length: int | None,
+    name: str,
+    raises: bool,
 ) -> dict[str, list[list[int]]]:
     """Return the three columns of a batch of rows."""
     ids, labels = [], []
     for number in range(len(next(iter(batch.values())))):
         row = {column: values[number] for column, values in batch.items()}
         read, targets = _tokens(row, tokenizer)
-        ids.append(read[:max_length])
-        labels.append(targets[:max_length])
+        ids.append(read[:max_row_length])
+        labels.append(targets[:max_row_length])
     if raises:
-        _check_targets(labels, max_length, name)
+        _check_targets(labels, max_row_length, name)
     return {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids], "labels": labels}
 
 
@@ -148,11 +153,13 @@ def _conversation(
     return ids, labels
 
 
-def _check_targets(labels: Sequence[Sequence[int]], max_length: int | None, name: str) -> None:
+def _check_targets(labels: Sequence[Sequence[int]], max_row_length: int | None, name: str) -> None:
     without = [row for row, targets in enumerate(labels) if all(target == IGNORED for target in targets)]
     if without:
-        cut = "" if max_length is None else f", or all of it is cut off after max_length={max_length} tokens"
+        cut = (
+            "" if max_row_length is None else f", or all of it is cut off after max_row_length={max_row_length} tokens"
+        )
         raise ValueError(
             f"{name}: {len(without)} of {len(labels)} rows, row {without[0]} first, have nothing that the model is to "
-            f"write{cut}; remove them{cut and ', or raise max_length'}"
+            f"write{cut}; remove them{cut and ', or raise max_row_length'}"
         )

@@ -18,12 +18,12 @@ class ConversationRows:
     """Makes rows of tokens of data sets with `messages`, or `prompt` and `completion`; others stay as they are.
 
     Args:
-        model: Whose positions limit a row where `max_length` is None.
+        model: Whose positions limit a row where `max_row_length` is None.
         tokenizer: Of the model; it is needed once such a data set comes.
     """
 
-    def __init__(self, model: nn.Module | None, tokenizer: Any, max_length: int | None) -> None:
-        self.model, self.tokenizer, self.max_length, self.has_made = model, tokenizer, max_length, False
+    def __init__(self, model: nn.Module | None, tokenizer: Any, max_row_length: int | None) -> None:
+        self.model, self.tokenizer, self.max_row_length, self.has_made = model, tokenizer, max_row_length, False
 
     def __call__(self, data: Any, name: str) -> Any:
         """Return a data set, or a mapping of some, as rows.
@@ -37,7 +37,7 @@ class ConversationRows:
             return data
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             raise ValueError(f"the {name} data has texts, and there is no tokenizer; give processing_class=tokenizer")
-        limit = self.max_length
+        limit = self.max_row_length
         if limit is None and self.model is not None:
             limit = position_limit(cast(PreTrainedModel, unwrapped(self.model)))
         self.has_made = True
