@@ -2,10 +2,9 @@
 
     HF_TARGETS_DATA=data python recipes/train_reader.py recipes/settings/train_reader/smollm2_cog.yaml
 
-The documents are those of the training text; a row never reads its own. The measure is the loss of the test text:
-CoG's has three parts (next token or phrase, begin, end), RETRO's is that of the next token, and is given again with
-passages drawn at random and with none. `tables/compare_systems.py` lets the models write. Measured:
-recipes/baselines.md. In seconds, on the model that `make run` leaves: `.../smoke.yaml`.
+The documents are those of the training text; a row never reads its own. The result is the loss of the test text, of
+RETRO also with passages drawn at random and with none. `tables/compare_systems.py` lets the models write;
+recipes/baselines.md has smaller trainings. In seconds, on the model that `make run` leaves: `.../smoke.yaml`.
 """
 
 import random
