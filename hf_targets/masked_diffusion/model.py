@@ -120,8 +120,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
     @property
     def schedule(self) -> NoiseSchedule:
         """The noise schedule: how fast tokens are masked."""
-        config = self.config
-        return NoiseSchedule(config.noise_schedule, config.sigma_min, config.sigma_max)
+        return NoiseSchedule(self.config.noise_schedule)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from hf_targets.backbones.inputs import can_look, check_ids, check_integers, check_padding
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.noise import MIN_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
+from hf_targets.maths.noise import NoiseSchedule, antithetic_times, mask_tokens
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,16 @@ class NoisyBatch:
         if labels is None:
             return cls(input_ids, timesteps)
         labels = labels.long()
-        mask, steps = cast(int, config.mask_token_id), config.num_diffusion_steps
+        mask = cast(int, config.mask_token_id)
         if attention_mask is not None:
             labels = labels.masked_fill(attention_mask == 0, IGNORED)
         may_mask = maskable(labels, attention_mask, may_mask)
         _check_clean(labels, mask, None if timesteps is not None else input_ids)
         canvas = input_ids
         if timesteps is None:
-            smallest = MIN_TIME if steps is None else 0.0  # with 0.0 all discrete steps are equally likely
-            drawing = {"generator": generator, "device": input_ids.device, "smallest": smallest}
-            timesteps = antithetic_times(len(input_ids), **drawing)
-            timesteps = timesteps if steps is None else discrete_times(timesteps, steps)
+            timesteps = antithetic_times(len(input_ids), generator=generator, device=input_ids.device)
             canvas = mask_tokens(input_ids, timesteps, may_mask, mask, schedule, generator=generator)
-        weights = schedule.weight(timesteps) if steps is None else schedule.discrete_weight(timesteps, steps)
-        return cls(canvas, timesteps, labels, weights)
+        return cls(canvas, timesteps, labels, schedule.weight(timesteps))
 
     def row_sums(self, losses: Tensor) -> Tensor:
         """Return (batch,): for each row, weight(t) times the sum of its losses (batch, length)."""

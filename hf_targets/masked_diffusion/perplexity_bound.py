@@ -1,6 +1,5 @@
 """An upper bound on the perplexity of a text under a masked diffusion model, estimated at times and masks of a seed."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,22 +25,21 @@ from hf_targets.masked_diffusion.rows import (
     protocol_columns,
 )
 from hf_targets.maths.losses import IGNORED, perplexity
-from hf_targets.maths.noise import MIN_TIME, discrete_times, mask_tokens
+from hf_targets.maths.noise import MIN_TIME, mask_tokens
 from hf_targets.maths.statistics import mean_and_standard_error, student_margin
 
 _TIMES, _MASKS = 0, 1  # random streams: one for times, one for masks
-_MAX_ALPHA_MIN = 0.01
 
 
 class EvaluationNoise:
     """The times and masks for evaluating a data set; those of a row do not depend on its batch.
 
     Draw k gives row i of n the time s + (1 - s) ((u_k + pi_k(i) / n) mod 1), with u_k uniform, pi_k a permutation and
-    s = 1e-3: the times of a draw are spread evenly, which lowers the variance of the mean. Discrete time has s = 0 and
-    rounds up to a multiple of 1/T. Draws are independent. The seed determines all numbers.
+    s = 1e-3: the times of a draw are spread evenly, which lowers the variance of the mean. Draws are independent. The
+    seed determines all numbers.
 
     Args:
-        model: Its schedule, mask and number of time steps are used.
+        model: Its schedule and mask are used.
         num_draws: How many times each row is masked.
     Raises:
         ValueError: If there is no row, or `num_draws` is below 1.
@@ -54,16 +52,13 @@ class EvaluationNoise:
         self.mask_token_id: int = model.config.mask_token_id
         self.schedule = model.schedule
         self.seed = seed
-        num_steps = model.config.num_diffusion_steps
-        self.times = torch.stack([self._draw_times(draw, num_rows, num_steps) for draw in range(num_draws)])
+        self.times = torch.stack([self._draw_times(draw, num_rows) for draw in range(num_draws)])
         """(draws, rows), in (0, 1], float64."""
 
-    def _draw_times(self, draw: int, num_rows: int, num_steps: int | None) -> Tensor:
+    def _draw_times(self, draw: int, num_rows: int) -> Tensor:
         generator = self._generator(_TIMES, draw)
         offset = torch.rand((), generator=generator, dtype=torch.float64)
         parts = (offset + torch.randperm(num_rows, generator=generator).double() / num_rows) % 1
-        if num_steps is not None:
-            return discrete_times(parts, num_steps)
         return MIN_TIME + (1 - MIN_TIME) * parts
 
     def _generator(self, *key: int) -> torch.Generator:
@@ -186,12 +181,12 @@ def perplexity_bound(
     """Return the negative evidence lower bound of a text; its exponential is an upper bound on the perplexity.
 
     Each row is masked `num_draws` times, at times spread evenly over all rows (`EvaluationNoise`). The -log p(token) of
-    its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), or that of the model's discrete time, and
-    divided by the number of text tokens. Hidden padding and the batch size change only the last digits.
+    its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), and divided by the number of text tokens.
+    Hidden padding and the batch size change only the last digits.
 
     - The true perplexity is lower by an unknown amount, so that a model with the smaller bound may have the larger one.
-    - A share alpha(1) of the tokens (1e-3 with the log-linear schedule) is never masked and costs nothing, so strictly
-      this is no bound. Published results have the same error.
+    - A share alpha(1) = 1e-3 of the tokens is never masked and costs nothing, so strictly this is no bound. Published
+      results have the same error.
     - Compare only results with the same `length_protocol` (`masked_diffusion.rows.sentence_rows`); between tokenizers
       compare `per_word`, which needs `num_words`.
     - A model that predicts K > 1 curves uses the most probable one, as in generation.
@@ -210,13 +205,6 @@ def perplexity_bound(
     Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that program draws one time for
         each row, evenly over a batch, and does not estimate the error; ours are even over all rows and always the same.
     """
-    never_masked = model.schedule.alpha(torch.ones((), dtype=torch.float64)).item()
-    if never_masked > _MAX_ALPHA_MIN:
-        warnings.warn(
-            f"the {model.schedule.name} schedule never masks {never_masked:.0%} of the tokens. They cost nothing, so "
-            "the result is no bound on the perplexity; train with another noise_schedule to get a bound",
-            stacklevel=2,
-        )
     blocks, words, num_tokens, protocols = [], [], 0, set()
     for index, row in enumerate(rows):
         blocks.append(_columns(row, index))

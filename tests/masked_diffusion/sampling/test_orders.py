@@ -23,10 +23,9 @@ def filled_at(denoiser, canvas, sampler, **options):
     return changes.masked_fill(~canvas.masked, -1), output
 
 
-@pytest.mark.parametrize("schedule", ["log_linear", "cosine", "cosine_squared", "linear", "geometric"])
-def test_first_hitting_evaluates_a_row_once_for_each_of_its_masked_tokens(schedule):
+def test_first_hitting_evaluates_a_row_once_for_each_of_its_masked_tokens():
     denoiser = Reader(6)
-    output = sample(denoiser, canvas_of(RAGGED), "first_hitting", schedule=schedule)
+    output = sample(denoiser, canvas_of(RAGGED), "first_hitting")
     assert output.num_row_evaluations == output.num_generated_tokens == 6 + 3 + 1
     assert output.num_evaluations == 6
     assert output.tokens_per_forward == 1
