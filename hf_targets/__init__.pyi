@@ -25,7 +25,6 @@ from .crammed_bert.configuration import CrammedBertConfig as CrammedBertConfig
 from .crammed_bert.model import CrammedBertForMaskedLM as CrammedBertForMaskedLM
 from .crammed_bert.model import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification
 from .curves.configuration import CurveConfig as CurveConfig
-from .curves.reconstruction import reconstruction_error as reconstruction_error
 from .curves.sentence_curve import SentenceCurve as SentenceCurve
 from .data.blocks import enclosed_blocks as enclosed_blocks
 from .data.blocks import pack_blocks as pack_blocks
