@@ -66,7 +66,7 @@ from .masked_diffusion.rows import LengthProtocol as LengthProtocol
 from .masked_diffusion.rows import mask_token_id as mask_token_id
 from .masked_diffusion.rows import sentence_rows as sentence_rows
 from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
-from .masked_diffusion.sampling.samplers import SAMPLERS as SAMPLERS
+from .masked_diffusion.sampling import SAMPLERS as SAMPLERS
 from .masked_diffusion.sampling.streaming import CanvasStreamer as CanvasStreamer
 from .masked_diffusion.sampling.streaming import CanvasTrace as CanvasTrace
 from .masked_diffusion.trainer import DiffusionTrainer as DiffusionTrainer

@@ -9,6 +9,7 @@ from torch import Tensor
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_segments
 from hf_targets.backbones.weight_access import execution_device
+from hf_targets.masked_diffusion.sampling import make_sampler
 from hf_targets.masked_diffusion.sampling.canvas import (
     MaskedDiffusionGenerationOutput,
     Streamer,
@@ -18,8 +19,7 @@ from hf_targets.masked_diffusion.sampling.canvas import (
     given_canvas,
 )
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
-from hf_targets.masked_diffusion.sampling.samplers import make_sampler
-from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
+from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
 
 
 class MaskedDiffusionGeneration:
@@ -40,7 +40,6 @@ class MaskedDiffusionGeneration:
         top_p: float | None = None,
         tokens_per_step: int | None = None,
         entropy_bound: float | None = None,
-        float64_sampling: bool = True,
         stride: int | None = None,
         generator: torch.Generator | None = None,
         streamer: Streamer | None = None,
@@ -76,7 +75,6 @@ class MaskedDiffusionGeneration:
             tokens_per_step: Tokens that one evaluation of a row unmasks, for `first_hitting` (where more than 1 is an
                 approximation) and `confidence`.
             entropy_bound: In nats; required by the sampler `entropy_bound`.
-            float64_sampling: Whether to sample in float64; float32 lowers the effective temperature.
             stride: Allows a canvas longer than max_position_embeddings. Windows of that length, which start `stride`
                 tokens apart, are filled from left to right, each in `num_steps` steps.
             generator: Draws all random numbers, on the CPU or the model's device; None: that device's global generator.
@@ -92,8 +90,8 @@ class MaskedDiffusionGeneration:
         config, device = self.config, execution_device(self)
         options = {"num_steps": num_steps, "tokens_per_step": tokens_per_step, "entropy_bound": entropy_bound}
         chosen = make_sampler(sampler, **options)
-        drawing = {"temperature": temperature, "top_p": top_p, "float64": float64_sampling}
-        draw = TokenDraw(Uniforms(generator, device), config.mask_token_id, **drawing)
+        drawing = {"generator": generator, "temperature": temperature, "top_p": top_p}
+        draw = TokenDraw(config.mask_token_id, device, **drawing)
         longest = config.max_position_embeddings
         if input_ids is not None:
             if batch_size is not None:
