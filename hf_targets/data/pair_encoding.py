@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.pairs import check_pairs
 from hf_targets.data.token_rows import rows_of, texts_of
-from hf_targets.maths.losses import IGNORED
 
 logger = logging.getLogger(__name__)
 
@@ -144,17 +143,8 @@ def filter_pairs(
 def pair_lengths(encoded: Dataset) -> np.ndarray:
     """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and, if there are any, `labels`."""
     columns = [name for name in ("input_ids", "labels") if name in encoded.column_names]
-    return np.maximum.reduce([_lengths(column) for column in _columns(encoded, *columns)])
-
-
-def side_lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the source and of the target of each pair, (pairs,), without padding.
-
-    Padding has 0 in `attention_mask`, if there is such a column, and -100 in `labels`.
-    """
-    masked = "attention_mask" in encoded.column_names
-    source, labels = _columns(encoded, "attention_mask" if masked else "input_ids", "labels")
-    return _counts(source, other_than=0) if masked else _lengths(source), _counts(labels, other_than=IGNORED)
+    table = cast(pa.Table, encoded.select_columns(columns).with_format("arrow")[:])
+    return np.maximum.reduce([pc.call_function("list_value_length", [table[name]]).to_numpy() for name in columns])
 
 
 class _Side:
@@ -186,20 +176,3 @@ class _Side:
             )
         if self.longer:
             logger.info(f"{len(self.longer):,} of {num_pairs:,} {self.name}s are cut to {self.limit} tokens")
-
-
-def _columns(encoded: Dataset, *names: str) -> list[pa.ChunkedArray]:
-    table = cast(pa.Table, encoded.select_columns(list(names)).with_format("arrow")[:])
-    return [table[name] for name in names]
-
-
-def _lengths(lists: pa.ChunkedArray) -> np.ndarray:
-    return pc.call_function("list_value_length", [lists]).to_numpy()
-
-
-def _counts(lists: pa.ChunkedArray, other_than: int) -> np.ndarray:
-    """Return how many values of each list are no `other_than`."""
-    lengths = _lengths(lists)
-    values = pc.call_function("list_flatten", [lists]).to_numpy()
-    ends, counts = lengths.cumsum(), np.concatenate([[0], (values != other_than).cumsum()])
-    return counts[ends] - counts[ends - lengths]
