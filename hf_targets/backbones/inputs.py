@@ -14,7 +14,6 @@ from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokeniz
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.tokenization import special_token_ids
 from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.torch_modes import inside_transform
 
 _INTEGERS = (torch.int64, torch.int32)
 _NOT_FOR_MASKED = ("shift_labels", "logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights")
@@ -278,8 +277,8 @@ def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None
 
 
 def can_look(tensor: Tensor) -> bool:
-    """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces or transforms code."""
-    return tensor.is_cpu and not torch.compiler.is_compiling() and not inside_transform()
+    """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces code."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def check_kept_ids(config: Any, new_num_tokens: int | None, *names: str) -> None:
