@@ -42,14 +42,12 @@ from .evaluation.citations import mean_citation_scores as mean_citation_scores
 from .evaluation.continuations import continue_prefixes as continue_prefixes
 from .evaluation.continuations import measure_continuations as measure_continuations
 from .evaluation.continuations import take_prefixes as take_prefixes
-from .evaluation.distance_correlation import distance_correlations as distance_correlations
 from .evaluation.diversity_callback import GradientDiversityCallback as GradientDiversityCallback
 from .evaluation.gradient_diversity import gradient_diversity as gradient_diversity
 from .evaluation.perplexity import perplexity_of_blocks as perplexity_of_blocks
 from .evaluation.quotes import check_quotes as check_quotes
 from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
-from .figures.learning_curves import plot_gradient_diversity as plot_gradient_diversity
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
 from .gaussian_diffusion.distillation import distill as distill
@@ -62,8 +60,6 @@ from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
 from .masked_diffusion.model import MdlmForMaskedDiffusion as MdlmForMaskedDiffusion
 from .masked_diffusion.perplexity_bound import perplexity_bound as perplexity_bound
 from .masked_diffusion.rows import DiffusionCollator as DiffusionCollator
-from .masked_diffusion.rows import LengthProtocol as LengthProtocol
-from .masked_diffusion.rows import mask_token_id as mask_token_id
 from .masked_diffusion.rows import sentence_rows as sentence_rows
 from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
 from .masked_diffusion.sampling import SAMPLERS as SAMPLERS

@@ -10,7 +10,7 @@ import torch
 
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.reconstruction import CurveReconstruction
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 from hf_targets.maths.bsplines import inverse_matrix
 
 

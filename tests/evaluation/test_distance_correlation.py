@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from hf_targets import distance_correlations
+from hf_targets.evaluation.distance_correlation import distance_correlations
 
 
 def distance_correlation(first, second, **how):
