@@ -16,7 +16,7 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_count, check_segments
-from hf_targets.backbones.new_parts import ZeroInitLinear, check_no_adapters
+from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import call_inside, num_rows
@@ -26,6 +26,7 @@ from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.causal import CausalReading, MadeFromCausal, check_reading
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
+from hf_targets.masked_diffusion.layers import LayerNorm
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedMdlm
 from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
@@ -128,28 +129,12 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
 
         Transformers calls this only for modules that have parameters of their own.
         """
-        if isinstance(module, ZeroInitLinear):
-            init.zeros_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
+        if isinstance(module, nn.Embedding):
             init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-        elif isinstance(module, nn.Linear):
-            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-            if module.bias is not None:
-                bound = 1 / math.sqrt(module.in_features)
-                init.uniform_(module.bias, -bound, bound)
+        elif isinstance(module, LayerNorm):
+            init.ones_(module.weight)
         elif hasattr(module, "reset_parameters"):
-            module.reset_parameters()  # pyright: ignore[reportCallIssue]
-        elif isinstance(weight := getattr(module, "weight", None), nn.Parameter) and weight.dim() == 1:
-            init.ones_(weight)  # the weight of a normalisation
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the input embedding."""
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the input embedding."""
-        self.backbone.set_input_embeddings(value)
+            cast(Any, module).reset_parameters()
 
     def get_output_embeddings(self) -> nn.Linear:
         """Return the output embedding."""

@@ -214,11 +214,8 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.LSTM) or module is self.block_decoder or module is self.block_decoder.curves:
+        if isinstance(module, nn.LSTM | ZeroInitLinear) or module in (self.block_decoder, self.block_decoder.curves):
             cast(Any, module).reset_parameters()
-        elif isinstance(module, ZeroInitLinear):
-            init.zeros_(module.weight)
-            init.zeros_(module.bias)
         else:
             super()._init_weights(module)
 
