@@ -292,14 +292,3 @@ def bag_of_words_losses(
         return -said
     silent = F.logsigmoid(-scores).masked_fill(present | ~is_target.any(dim=1, keepdim=True), 0.0).sum(dim=1)
     return -(said + silent)
-
-
-def bag_of_words_weight(epoch: int, *, first: float = 0.1, rise: float = 0.1, most: float = 1.0) -> float:
-    """Return lambda_i = min(lambda, k + alpha i), the weight of the bag of words in an epoch counted from 0.
-
-    Args:
-        first: k.
-        rise: Alpha.
-        most: Lambda.
-    """
-    return min(most, first + rise * epoch)
