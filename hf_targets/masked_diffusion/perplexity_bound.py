@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.inputs import without_padding
 from hf_targets.backbones.weight_access import execution_device
-from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.batches import by_length
 from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
-from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.masked_diffusion.noisy_batch import maskable
 from hf_targets.masked_diffusion.rows import (
     MAY_MASK,
     NUM_TOKENS,
+    DiffusionCollator,
     check_one_protocol,
     protocol_columns,
 )
@@ -200,40 +200,24 @@ def perplexity_bound(
         seed: Of times and masks; the global random state is neither used nor changed.
         batch_size: Rows in one forward pass.
     Raises:
-        ValueError: If there is no target, a row has holes in its mask, columns of different lengths or fewer labels
-            than `num_tokens`, rows are of more than one `length_protocol`, or some lack `num_words`.
+        ValueError: If there is no target, a row has holes in its mask, rows are of more than one `length_protocol`, or
+            some lack `num_words`.
     Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that program draws one time for
         each row, evenly over a batch, and does not estimate the error; ours are even over all rows and always the same.
     """
-    blocks, words, num_tokens, protocols = [], [], 0, set()
-    for index, row in enumerate(rows):
-        blocks.append(_columns(row, index))
-        words.append(row.get(NUM_WORDS))
-        protocols.add(protocol_columns(row))
-        num_tokens += int(row[NUM_TOKENS] if NUM_TOKENS in protocol_columns(row) else (blocks[-1][1] != IGNORED).sum())
-    check_one_protocol(protocols)
-    num_words = sum_of_words(words)
-    noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
-    measured = [index for index, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
-    nelbos = torch.zeros(len(blocks), num_draws, dtype=torch.float64)
-    with without_dropout(model), progress(len(measured), "measuring the bound", unit="row") as bar:
-        for numbers in by_length([len(blocks[index][0]) for index in measured], batch_size):
-            indices = [measured[number] for number in numbers]
-            ids, labels, may_mask = (
-                pad_sequence([blocks[index][column] for index in indices], batch_first=True, padding_value=fill)
-                for column, fill in enumerate((0, IGNORED, 0))
-            )
-            _, mask = padded_rows([blocks[index][0] for index in indices])
-            batch = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask, may_mask))
-            nelbos[indices] = noise.row_nelbos(model, indices, *batch).double().cpu()
+    rows, collate = list(rows), DiffusionCollator()
+    check_one_protocol({protocol_columns(row) for row in rows})
+    num_words = sum_of_words([row.get(NUM_WORDS) for row in rows])
+    noise = EvaluationNoise(model, len(rows), num_draws=num_draws, seed=seed)
+    nelbos, num_tokens = torch.zeros(len(rows), num_draws, dtype=torch.float64), 0
+    with without_dropout(model), progress(len(rows), "measuring the bound", unit="row") as bar:
+        for indices in by_length([len(row["input_ids"]) for row in rows], batch_size):
+            batch = collate([rows[index] for index in indices])
+            labels = without_padding(batch["labels"], batch["attention_mask"])
+            num_tokens += int(batch[NUM_TOKENS].sum() if NUM_TOKENS in batch else (labels != IGNORED).sum())
+            columns = (batch["input_ids"], labels, batch["attention_mask"], batch.get(MAY_MASK))
+            placed = (None if column is None else column.to(execution_device(model)) for column in columns)
+            nelbos[indices] = noise.row_nelbos(model, indices, *placed).double().cpu()  # pyright: ignore
             bar.update(len(indices))
     nelbo, error = mean_bound(nelbos, num_tokens)
     return PerplexityBound(nelbo, num_tokens, num_words, num_draws, error)
-
-
-def _columns(row: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tokens of a row without its hidden padding, their labels, and true where they may be masked."""
-    ids, labels = row_of_block(row, index)
-    if row.get(MAY_MASK) is None:
-        return ids, labels, labels != IGNORED
-    return ids, labels, row_of_block({**row, "labels": row[MAY_MASK]}, index)[1].bool()

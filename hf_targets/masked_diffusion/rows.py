@@ -241,7 +241,8 @@ class DiffusionCollator:
         """Return the batch; shapes and names are in the class's docstring."""
         check_one_protocol({protocol_columns(row) for row in features})
         check_words(list(features))
-        rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
+        given = [{name: value for name, value in row.items() if value is not None} for row in features]
+        rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in given]
         protocol = protocol_columns(features[0])
         fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED}
         fills |= {MAY_MASK: 0} if MAY_MASK in protocol else {}
@@ -249,7 +250,7 @@ class DiffusionCollator:
             name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
             for name, fill in fills.items()
         }
-        others = [name for name in (NUM_WORDS, *protocol, TIMES_COLUMN) if features[0].get(name) is not None]
+        others = [name for name in (NUM_WORDS, *protocol, TIMES_COLUMN) if name in given[0]]
         numbers = {name: torch.tensor([row[name] for row in rows]) for name in others if name not in fills}
         return {**batch, **numbers}
 
