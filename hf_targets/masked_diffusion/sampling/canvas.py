@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.generation.streamers import BaseStreamer
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.inputs import check_ids, check_integers, check_padding
@@ -35,33 +36,6 @@ class MaskedDiffusionGenerationOutput(ModelOutput):
         return (self.num_generated_tokens or 0) / max(self.num_row_evaluations or 0, 1)
 
 
-class Denoiser(Protocol):
-    """A network that predicts the clean tokens of a canvas."""
-
-    def log_probabilities(
-        self,
-        canvas: Int[Tensor, "rows length"],
-        where: Bool[Tensor, "rows length"],
-        *,
-        attention_mask: Int[Tensor, "rows length"] | None,
-        timesteps: Float[Tensor, "rows"],
-    ) -> Float[Tensor, "positions vocab"]:
-        """Return log p(clean token) at the positions where `where` is true, row by row; `where` may be all false."""
-        ...
-
-
-class Streamer(Protocol):
-    """Receives a canvas while it fills."""
-
-    def put(self, canvas: Int[Tensor, "batch length"]) -> None:
-        """Receive the whole canvas, on the CPU, after a change."""
-        ...
-
-    def end(self) -> None:
-        """Receive the end: the canvas will not change again."""
-        ...
-
-
 @dataclass(frozen=True)
 class Canvas:
     """A batch of texts with masked positions to fill.
@@ -80,19 +54,6 @@ class Canvas:
         """Return a view of some columns."""
         parts = (self.ids, self.masked, self.attention_mask)
         return Canvas(*(None if part is None else part[:, start:stop] for part in parts))  # pyright: ignore
-
-
-def blank_canvas(batch_size: int, length: int, mask_token_id: int, device: torch.device) -> Canvas:
-    """Return a canvas with all positions masked.
-
-    Raises:
-        ValueError: If `batch_size` or `length` is below 1.
-    """
-    for name, value in (("batch_size", batch_size), ("max_length", length)):
-        if value < 1:
-            raise ValueError(f"{name} must be 1 or more, got {value}")
-    ids = torch.full((batch_size, length), mask_token_id, dtype=torch.long, device=device)
-    return Canvas(ids, torch.ones_like(ids, dtype=torch.bool))
 
 
 def given_canvas(
@@ -145,12 +106,13 @@ class Window:
     """Some columns of a canvas: the input of the network, and the part that a sampler must fill.
 
     Args:
+        denoise: As `fill_canvas` takes it.
         canvas: Of these columns, which is filled in place.
         show: Is called after each change.
     """
 
-    def __init__(self, denoiser: Denoiser, canvas: Canvas, show: Callable[[], None]) -> None:
-        self._denoiser, self._canvas, self._show = denoiser, canvas, show
+    def __init__(self, denoise: Callable[..., Tensor], canvas: Canvas, show: Callable[[], None]) -> None:
+        self._denoise, self._canvas, self._show = denoise, canvas, show
         self.num_evaluations = self.num_row_evaluations = 0
 
     @property
@@ -175,7 +137,7 @@ class Window:
         attention = self._canvas.attention_mask
         self.num_evaluations += 1
         self.num_row_evaluations += int(rows.sum())
-        return self._denoiser.log_probabilities(
+        return self._denoise(
             self._canvas.ids[rows],
             where[rows],
             attention_mask=None if attention is None else attention[rows],
@@ -191,17 +153,19 @@ class Window:
 
 
 def fill_canvas(
-    denoiser: Denoiser,
+    denoise: Callable[..., Tensor],
     canvas: Canvas,
     fill: Callable[[Window], None],
     *,
     window: int,
     stride: int | None = None,
-    streamer: Streamer | None = None,
+    streamer: BaseStreamer | None = None,
 ) -> MaskedDiffusionGenerationOutput:
     """Fill the masked positions of a canvas; given tokens do not change.
 
     Args:
+        denoise: The network, `log_probabilities` of a model: takes ids and where to predict (both (rows, length), the
+            latter perhaps all false), `attention_mask` and `timesteps`; returns log p(clean token), (positions, vocab).
         fill: Fills a `Window`, as a sampler does.
         window: Longest input of the network, in tokens. A longer canvas is filled window by window, from left to right.
             Each window starts `stride` tokens after the previous one, whose tokens are then given tokens.
@@ -217,7 +181,7 @@ def fill_canvas(
             streamer.put(whole.ids.to("cpu", copy=True))
 
     starts = window_starts(canvas.ids.shape[1], window, stride)
-    parts = [Window(denoiser, whole.columns(start, start + window), show) for start in starts]
+    parts = [Window(denoise, whole.columns(start, start + window), show) for start in starts]
     for part in parts:
         if part.masked.any():
             fill(part)
