@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 import torch
@@ -119,9 +118,8 @@ class DitBlock(GradientCheckpointingLayer):
             attention_mask: The output of `create_bidirectional_mask` of Transformers for the attention in use.
             attentions: A list to which eager attention appends its weights, (batch, heads, length, length).
         """
-        attend = partial(self._attend, rotary=rotary, attention_mask=attention_mask, attentions=attentions)
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(condition)
-        attended = attend(modulate(self.norm1(hidden), shift, scale))
+        attended = self._attend(modulate(self.norm1(hidden), shift, scale), rotary, attention_mask, attentions)
         hidden = hidden + gate * self._dropped(attended)
         return hidden + mlp_gate * self._dropped(self.mlp(modulate(self.norm2(hidden), mlp_shift, mlp_scale)))
 
@@ -131,7 +129,6 @@ class DitBlock(GradientCheckpointingLayer):
     def _attend(
         self,
         hidden: Tensor,
-        *,
         rotary: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
         attentions: list[Tensor] | None,
