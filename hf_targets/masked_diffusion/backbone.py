@@ -13,7 +13,7 @@ from transformers.modeling_utils import EmbeddingAccessMixin
 from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.curves.configuration import CurveConfig
-from hf_targets.curves.k_curves import CurveMixture
+from hf_targets.curves.k_curves import CurveMixture, curve_parts
 from hf_targets.curves.sentence_curve import SentenceCurve
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import DitBlock, OutputLayer, TimeEmbedding, rotary_table
@@ -109,9 +109,7 @@ class MdlmBackbone(EmbeddingAccessMixin, nn.Module):
         self.sigma_map = TimeEmbedding(config)
         self.blocks = nn.ModuleList([DitBlock(config) for _ in range(config.num_hidden_layers)])
         self.output_layer = OutputLayer(config)
-        curve = cast(CurveConfig | None, config.curve)
-        self.curve = None if curve is None else SentenceCurve(curve)
-        self.curves = CurveMixture.of(curve, config.hidden_size)
+        self.curve, self.curves = curve_parts(config.curve, config.hidden_size)
         self.num_token_layers = num_token_layers(config)
 
     def forward(

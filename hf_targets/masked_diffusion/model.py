@@ -352,9 +352,8 @@ class MdlmModel(MdlmForMaskedDiffusion):
         output_attentions: bool | None = None,
     ) -> BaseModelOutput:
         """Return the last hidden states (batch, length, d); see `MdlmForMaskedDiffusion.forward` for the arguments."""
-        unmasked = {"labels": None, "may_mask": None, "generator": None}
-        given = {"attention_mask": attention_mask, "timesteps": timesteps, **unmasked}
         check_segments(token_type_ids)
+        given = {"attention_mask": attention_mask, "timesteps": timesteps}
         batch = NoisyBatch.of(self.config, self.schedule, input_ids, **given)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
         states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted)

@@ -38,11 +38,11 @@ class NoisyBatch:
         schedule: NoiseSchedule,
         input_ids: Tensor,
         *,
-        attention_mask: Tensor | None,
-        labels: Tensor | None,
-        timesteps: Tensor | None,
-        may_mask: Tensor | None,
-        generator: torch.Generator | None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        timesteps: Tensor | None = None,
+        may_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Self:
         """Return the batch for a call of `MdlmForMaskedDiffusion.forward`, after checks of its arguments.
 
@@ -52,7 +52,9 @@ class NoisyBatch:
             ValueError: If an argument is not as `forward` says.
         """
         _check(config, input_ids, labels, timesteps, may_mask)
-        check_mask(attention_mask, input_ids)
+        if attention_mask is not None:
+            hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
+            check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
         input_ids = input_ids.long()
         if labels is None:
             return cls(input_ids, timesteps)
@@ -96,17 +98,6 @@ def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | N
             f"may_mask must be true at each target, as one that is never masked costs nothing; label others {IGNORED}"
         )
     return may
-
-
-def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
-    """Check that an attention mask has the shape of its batch, and in each row 0 only before or after the tokens.
-
-    Raises:
-        ValueError: If it does not, or a row has no token.
-    """
-    if attention_mask is not None:
-        hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
-        check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
 
 
 def _check(
