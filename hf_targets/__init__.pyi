@@ -120,7 +120,6 @@ from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
 from .phrases.mining.ngrams import WordNgrams as WordNgrams
 from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
 from .phrases.pool import PhrasePool as PhrasePool
-from .phrases.provenance import provenance_of as provenance_of
 from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
 from .phrases.trainer import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
 from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary

@@ -1,5 +1,6 @@
 """Answers to questions with documents, generated with the documents' phrases, and where the answers come from."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -17,7 +18,6 @@ from hf_targets.phrases.citations import citing_phrases, mark_sources, numbered_
 from hf_targets.phrases.highlighting import GeneratedText
 from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM
-from hf_targets.phrases.provenance import Provenance, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 from hf_targets.retrieval.collection import DocumentCollection
 
@@ -30,7 +30,8 @@ class CitedAnswer:
 
     Attributes:
         spans: Its phrases, by its characters; the name of a document in their sources is its number.
-        provenance: How much of it comes from documents.
+        num_characters: Of it, without white space and markers.
+        num_from_documents: How many of them stand in phrases.
         num_phrases: Phrases that the model could choose from.
         num_steps, num_tokens: As in `GeneratedText`, of all that was generated.
         seconds: Of "mining" and "encoding" phrases and of "generation".
@@ -38,7 +39,8 @@ class CitedAnswer:
 
     text: str
     spans: tuple[PhraseSpan, ...]
-    provenance: Provenance
+    num_characters: int
+    num_from_documents: int
     num_phrases: int
     num_steps: int
     num_tokens: int
@@ -124,10 +126,13 @@ def answer_with_phrases(
     text, spans = first_line(written.text, written.spans)
     if marking == "afterwards":
         text, spans = mark_sources(text, spans, {name: int(name) for name in named})
+    left_out = {place for found in re.finditer(r"\s|\[\d+\]", text) for place in range(*found.span())}
+    counted = {*range(len(text))} - left_out
+    from_documents = counted & {place for span in spans for place in range(span.start, span.end)}
     seconds = {"mining": mined - begin, "encoding": encoded - mined, "generation": end - encoded}
     num_steps = written.num_steps if writes_phrases else written.num_tokens
-    counts = written.num_phrases, num_steps, written.num_tokens
-    return CitedAnswer(text, spans, provenance_of(text, spans, named), *counts, seconds)
+    counts = len(counted), len(from_documents), written.num_phrases, num_steps, written.num_tokens
+    return CitedAnswer(text, spans, *counts, seconds)
 
 
 def first_line(text: str, spans: Sequence[PhraseSpan]) -> tuple[str, tuple[PhraseSpan, ...]]:
