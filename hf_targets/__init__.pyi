@@ -107,7 +107,6 @@ from .phrases.citations import mark_sources as mark_sources
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
-from .phrases.decoding.table import PhraseIndex as PhraseIndex
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
 from .phrases.highlighting import list_sources as list_sources
 from .phrases.highlighting import mark_in_terminal as mark_in_terminal

@@ -123,8 +123,8 @@ class PhraseGenerationMixin(GenerationMixin):
                 whose vocabulary may grow while the texts are written.
             phrase_schedule: Gives the number of available phrases: a `PhraseSchedule`, or any function of the number of
                 new tokens and the number of phrases. A phrase is embedded when it becomes available.
-            phrase_index: A `PhraseIndex` over the phrases' output embeddings. Each step considers only the best
-                `num_neighbours` phrases that it finds, instead of all. It needs one vocabulary for all rows.
+            phrase_index: What `index_phrases` makes of one vocabulary for all rows. Each step considers only the best
+                `num_neighbours` phrases that it finds, instead of all.
             num_neighbours: The number of phrases that the index returns.
             phrase_bias: Added to the logits of all phrases: more or fewer of them are written. None: that of the
                 generation configuration, else 0.

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
 
-_ENDING = ".safetensors"
+_FILE = "vector_index.safetensors"
 _TRAINED_ON, _ADDED_AT_ONCE = 1 << 20, 1 << 16
 """Most vectors that an index learns from, evenly spaced, and that are held as float32 at once beside it."""
 
@@ -32,9 +32,6 @@ class VectorIndex:
         index: FAISS's own, for whatever FAISS can do beyond this.
         fingerprint: What the embeddings depend on.
     """
-
-    file_name: ClassVar[str] = "vector_index"
-    """Name of the file of a saved index, without its ending."""
 
     def __init__(self, index: Any, fingerprint: Mapping[str, str]) -> None:
         self.index, self.fingerprint = index, dict(fingerprint)
@@ -89,11 +86,6 @@ class VectorIndex:
         """Return the width of the embeddings."""
         return self.index.d
 
-    @property
-    def keeps_vectors(self) -> bool:
-        """Return whether the vectors are kept as they are, so that scores are exact inner products."""
-        return self.index.sa_code_size() >= 4 * self.dim
-
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the `k` best scores and the numbers of their vectors, both (rows, k), best first.
 
@@ -118,9 +110,8 @@ class VectorIndex:
             OSError: If the file cannot be written.
         """
         content = {"index": require("faiss", extra="phrases").serialize_index(self.index)}
-        name = f"{self.file_name}{_ENDING}"
-        with written_together(folder, name) as unfinished:
-            save_file(content, unfinished / name, {"fingerprint": json.dumps(self.fingerprint)})
+        with written_together(folder, _FILE) as unfinished:
+            save_file(content, unfinished / _FILE, {"fingerprint": json.dumps(self.fingerprint)})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, fingerprint: Mapping[str, str] | None = None) -> Self:
@@ -129,7 +120,7 @@ class VectorIndex:
         Raises:
             ValueError: If the file is missing or damaged, or the fingerprint differs.
         """
-        faiss, path = require("faiss", extra="phrases"), Path(folder, f"{cls.file_name}{_ENDING}")
+        faiss, path = require("faiss", extra="phrases"), Path(folder, _FILE)
         try:
             with safe_open(path, "numpy") as content:
                 built_with = json.loads(content.metadata()["fingerprint"])

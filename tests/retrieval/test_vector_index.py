@@ -44,7 +44,7 @@ def test_searches_return_distinct_vectors_with_their_products_and_flat_and_all_l
     for factory, num_probes in factories:
         index = VectorIndex.build(embeddings, factory, num_probes=num_probes)
         scores, numbers = index.search(queries, k)
-        assert index.keeps_vectors and scores.shape == numbers.shape == best.shape and numbers.dtype == torch.int64
+        assert scores.shape == numbers.shape == best.shape and numbers.dtype == torch.int64
         for query, row, found in zip(queries, scores, numbers, strict=True):
             there = found[found >= 0]
             assert len(set(there.tolist())) == len(there)
@@ -70,7 +70,7 @@ def test_a_saved_index_finds_bit_for_bit_the_same(factory, tmp_path):
     again = VectorIndex.load(tmp_path / "new" / "folder", fingerprint=FINGERPRINT)
     for before, after in zip(index.search(queries, 25), again.search(queries, 25), strict=True):
         assert torch.equal(before, after)
-    assert len(again) == 400 and again.dim == 16 and again.keeps_vectors == ("PQ" not in factory)
+    assert len(again) == 400 and again.dim == 16
 
 
 def recall(index, queries, embeddings):
