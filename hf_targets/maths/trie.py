@@ -55,6 +55,15 @@ class TokenTrie:
                 longest = index + 1
         return longest
 
+    def longest_matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield (start, end) of the longest sequences from left to right, without overlap."""
+        start = 0
+        while start < len(tokens):
+            end = self.longest(tokens, start)
+            if end is not None:
+                yield start, end
+            start = start + 1 if end is None else end
+
 
 def longest_beginning_with(sequences: Sequence[bytes] | Sequence[tuple[int, ...]]) -> list[int]:
     """Return for each of distinct sequences the number of a longest one that begins with it, perhaps its own.

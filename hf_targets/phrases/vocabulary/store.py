@@ -177,12 +177,11 @@ class PhraseStore:
             with self._lock:
                 trie = self._trie = TokenTrie(map(self.token_ids, self))
         tokens = tuple(integers(token_ids))
-        merged, position = [], 0
-        while position < len(tokens):
-            end = trie.longest(tokens, position)
-            merged.append(tokens[position] if end is None else self._ids[phrase_key(tokens[position:end])])
-            position = position + 1 if end is None else end
-        return merged
+        merged, done = [], 0
+        for start, end in trie.longest_matches(tokens):
+            merged += [*tokens[done:start], self._ids[phrase_key(tokens[start:end])]]
+            done = end
+        return [*merged, *tokens[done:]]
 
     def _append(self, key: bytes, *, is_alive: bool) -> int:
         self._flat.frombytes(key)
