@@ -99,7 +99,6 @@ from .neural_cache.generation import cache_processor as cache_processor
 from .neural_cache.perplexity import cached_perplexities as cached_perplexities
 from .neural_cache.perplexity import search_cache as search_cache
 from .phrases.batches.collator import PhraseCollator as PhraseCollator
-from .phrases.batches.generated_negatives import Retokenizer as Retokenizer
 from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
 from .phrases.batches.negatives import negatives_by_name as negatives_by_name
 from .phrases.citations import citing_phrases as citing_phrases
