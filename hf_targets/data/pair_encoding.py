@@ -17,7 +17,7 @@ from hf_targets.maths.losses import IGNORED
 
 logger = logging.getLogger(__name__)
 
-REASONS = ("empty", "too short", "too long", "ratio")
+REASONS = ("empty", "too long", "ratio")
 """Why a pair is left out, in the order in which they are asked: a pair counts once."""
 
 _NO_LIMIT = 10**9
@@ -88,18 +88,16 @@ def encode_sources(
 
 def filter_pairs(
     pairs: Dataset,
-    min_length: int = 1,
     max_length: int | None = 175,
     max_ratio: float | None = 1.5,
 ) -> tuple[Dataset, dict[str, int]]:
     """Return the pairs to train on, in their order, and how many are kept and left out for which reason.
 
-    A pair is kept if both sides have `min_length` to `max_length` words between white space, and the longer one has at
-    most `max_ratio` times the words of the shorter one. The counts are logged in one line.
+    A pair is kept if both sides have 1 to `max_length` words between white space, and the longer one has at most
+    `max_ratio` times the words of the shorter one. The counts are logged in one line.
 
     Args:
         pairs: With the columns `source` and `target`.
-        min_length: 1 or more; an empty side is always left out.
         max_length: fairseq keeps 175 for IWSLT14. None: any length.
         max_ratio: 1 or more; fairseq's is 1.5. It removes good pairs of short texts. None: any ratio.
     Returns: The counts are by `"kept"` and each of `REASONS`.
@@ -110,19 +108,17 @@ def filter_pairs(
     >>> pairs = Dataset.from_dict({"source": ["ein Hund", "ja", ""], "target": ["a dog", "yes it is so", "no"]})
     >>> kept, counts = filter_pairs(pairs)
     >>> kept["source"][:], counts
-    (['ein Hund'], {'kept': 1, 'empty': 1, 'too short': 0, 'too long': 0, 'ratio': 1})
+    (['ein Hund'], {'kept': 1, 'empty': 1, 'too long': 0, 'ratio': 1})
     """
     longest = np.inf if max_length is None else max_length
     ratio = np.inf if max_ratio is None else max_ratio
-    if not 1 <= min_length <= longest or ratio < 1:
-        raise ValueError(
-            f"1 <= min_length <= max_length, and 1 <= max_ratio, got {min_length}, {max_length} and {max_ratio}"
-        )
+    if longest < 1 or ratio < 1:
+        raise ValueError(f"max_length and max_ratio must be 1 or more, got {max_length} and {max_ratio}")
 
     def reason(source: int, target: int) -> str:
         shorter, longer = sorted((source, target))
-        if shorter < min_length:
-            return "too short" if shorter else "empty"
+        if not shorter:
+            return "empty"
         return "too long" if longer > longest else "ratio" if longer > ratio * shorter else "kept"
 
     check_pairs(pairs)

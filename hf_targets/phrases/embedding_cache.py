@@ -2,8 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from xxhash import xxh3_128_hexdigest
 
 from hf_targets.backbones.quantization import plain_tensors
@@ -120,9 +119,9 @@ class PhraseEmbeddingCache:
             ValueError: If a phrase is longer than the encoder's positions.
         """
         encoder: PhraseEncoder = model.phrase_encoder
-        if torch.is_grad_enabled() or encoder.training or not is_readable(nn.ModuleList(model.phrase_parts())):
+        if torch.is_grad_enabled() or encoder.training or not is_readable(model.phrase_parts()):
             return _make_table(encoder, vocabularies, counts, lambda keys: encode(model, keys))
-        with self._lock, _for_all_modes():
+        with self._lock, torch.inference_mode(False), torch.no_grad():  # autograd can read such tensors later
             version = _version_of(model)
             if version != self._version:
                 self._version, self._encoder_hash = version, None
@@ -194,14 +193,7 @@ class PhraseEmbeddingCache:
 
 def encoder_hash(model: Any) -> str:
     """Return a hash of the weights, settings and adapters in use that embed phrases, the same in every process."""
-    return weight_hash(_parts(model))
-
-
-def _parts(model: Any) -> nn.ModuleList:
-    """Return what embeds a model's phrases; if peft has a copy of the encoder, the parts of the copy in use."""
-    encoder, *layers = model.phrase_parts()
-    parts = (encoder.transformer, encoder.input_projection, encoder.output_projection, *layers)
-    return nn.ModuleList([part for part in parts if part is not None])
+    return weight_hash(model.phrase_parts())
 
 
 def _autocast_of(encoder: PhraseEncoder) -> torch.dtype | None:
@@ -217,11 +209,11 @@ def _version_of(model: Any) -> tuple:
     parameter are compared to notice an optimizer's step; a write to a few rows of `.data` may pass unnoticed.
     """
     encoder = model.phrase_encoder
-    parameters = [p for part in model.phrase_parts() for held in part.parameters() for p in plain_tensors(held)]
+    parameters = [p for held in model.phrase_parts().parameters() for p in plain_tensors(held)]
     written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
     # with peft, the projection is the active adapter's
-    state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(_parts(model))))
+    state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(model.phrase_parts())))
     return (*state, *written, samples.double().cpu().numpy().tobytes())
 
 
@@ -236,7 +228,7 @@ def _make_table(
     exists = np.zeros((len(arrays), num_slots), bool)
     slots = np.zeros((len(arrays), num_slots), np.int64)
     keys: dict[bytes, int] = {}
-    for row, (ids, offsets, alive) in enumerate(arrays):
+    for row, (_, offsets, alive) in enumerate(arrays):
         lengths = np.diff(offsets) * alive
         if encoder.max_tokens is not None and lengths.max(initial=0) > encoder.max_tokens:
             raise ValueError(
@@ -246,7 +238,8 @@ def _make_table(
         count = len(alive) if counts is None else counts[row]
         exists[row, :count] = alive[:count]
         there = np.flatnonzero(exists[row])
-        slots[row, there] = [keys.setdefault(key, len(keys)) for key in _keys_at(there, ids, offsets)]
+        of_row = vocabularies[row].keys()
+        slots[row, there] = [keys.setdefault(of_row[slot], len(keys)) for slot in there]
     device = execution_device(encoder)
     if keys:
         inputs, outputs = embed(list(keys))
@@ -256,16 +249,3 @@ def _make_table(
     return PhraseTable(
         vocabularies, inputs, outputs, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device)
     )
-
-
-def _keys_at(slots: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> Iterator[bytes]:
-    data, edges = ids.tobytes(), offsets * ids.itemsize
-    pairs = zip(edges[slots].tolist(), edges[slots + 1].tolist(), strict=True)
-    return (data[begin:end] for begin, end in pairs)
-
-
-@contextmanager
-def _for_all_modes() -> Iterator[None]:
-    """Make tensors that autograd can read later, in inference mode, too."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield

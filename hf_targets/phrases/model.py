@@ -215,11 +215,13 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             tokens.append(call_inside(self.get_output_embeddings(), _rows_and_bias, windows[:, 0]))
         return self.phrase_encoder(windows, phrase_windows, *tokens)
 
-    def phrase_parts(self) -> list[nn.Module]:
-        """Return the modules that embed phrases, the encoder first."""
-        reads_tokens = cast(DynamicVocabConfig, self.config).reads_tokens
-        layers = [self.get_input_embeddings(), self.get_output_embeddings()] if reads_tokens else []
-        return [self.phrase_encoder, *layers]
+    def phrase_parts(self) -> nn.ModuleList:
+        """Return the modules that embed phrases; if peft has a copy of the encoder, the parts of the copy in use."""
+        encoder = self.phrase_encoder
+        parts: list[Any] = [encoder.transformer, encoder.input_projection, encoder.output_projection]
+        if cast(DynamicVocabConfig, self.config).reads_tokens:
+            parts += [self.get_input_embeddings(), self.get_output_embeddings()]
+        return nn.ModuleList([part for part in parts if part is not None])
 
     def _check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
         """Check that vocabularies have the model's number of tokens and its tokenizer."""

@@ -10,6 +10,7 @@ from hf_targets.phrases.batches.entries import Phrase, PhrasedText, PhraseWindow
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
 
 _PART_OF_A_CHARACTER = "\ufffd"
+_MAX_KNOWN = 2**16  # phrases with which the cache is emptied
 
 
 class Generation:
@@ -25,7 +26,6 @@ class Generation:
         model: A causal language model in evaluation mode.
         tokenizers: That of the collator's static ids, and the model's own; None: both are one.
         batch_size: Phrases in a forward pass; all of them have the same length, so that none is padded.
-        max_cached: The number of phrases with which the cache is emptied.
     Raises:
         ValueError: If the model is in training mode.
     Source: Liu et al. 2024, section 2.4, with GPT-2 for GPT-2 and TinyLlama alike.
@@ -38,18 +38,17 @@ class Generation:
         tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None,
         num_successors: int = 2,
         batch_size: int = 256,
-        max_cached: int = 65_536,
     ) -> None:
         if model.training:
             raise ValueError("the model that generates negatives must be in evaluation mode; call eval() on it")
         is_same = tokenizers is None or tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
         self.model, self.tokenizers, self.num_successors = model, None if is_same else tokenizers, num_successors
-        self.batch_size, self.max_cached = batch_size, max_cached
+        self.batch_size = batch_size
         self._known: dict[Phrase, Phrase | None] = {}
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return each phrase with its continuations."""
-        if len(self._known) >= self.max_cached:
+        if len(self._known) >= _MAX_KNOWN:
             self._known = {}
         wanted = dict.fromkeys(phrase for text in texts for phrase in text.phrases)
         new = [phrase for phrase in wanted if phrase not in self._known]

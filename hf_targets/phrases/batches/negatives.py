@@ -42,27 +42,25 @@ class Prefixes:
 
 
 class PreBatch:
-    """The phrases of earlier batches, in the table of each row.
+    """The phrases of earlier batches and their prefixes, in the table of each row.
 
     With `DynamicVocabTrainer`, the earlier batches are those of the same epoch and process. Otherwise this object keeps
     the phrases from call to call, in each dataloader worker those of its own batches.
 
     Args:
         num_batches: The number of earlier batches.
-        prefixes: Whether the prefixes of their phrases are negatives too.
     Source: Liu et al. 2024, table 5: one batch, with prefixes.
     """
 
-    def __init__(self, num_batches: int = 1, *, prefixes: bool = True) -> None:
+    def __init__(self, num_batches: int = 1) -> None:
         if num_batches < 1:
             raise ValueError(f"num_batches must be at least 1, got {num_batches}")
         self.num_batches = num_batches
-        self.prefixes = prefixes
         self._batches: deque[list[Phrase]] = deque(maxlen=num_batches)
 
     def without_batches(self) -> "PreBatch":
         """Return a copy that keeps no batch yet."""
-        return PreBatch(self.num_batches, prefixes=self.prefixes)
+        return PreBatch(self.num_batches)
 
     def recall(self, batches: Iterable[Sequence[PhrasedText]]) -> None:
         """Replace the kept phrases by those of these batches, which are given with the oldest first."""
@@ -71,11 +69,7 @@ class PreBatch:
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return the kept phrases, and keep those of `texts` for the next call."""
-        windows = [
-            PhraseWindow(phrase, MIN_PHRASE_TOKENS if self.prefixes else len(phrase), None)
-            for batch in self._batches
-            for phrase in batch
-        ]
+        windows = [PhraseWindow(phrase, MIN_PHRASE_TOKENS, None) for batch in self._batches for phrase in batch]
         self._batches.append([phrase for text in texts for phrase in text.phrases])
         return windows
 

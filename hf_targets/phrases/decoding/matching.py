@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 from hf_targets.phrases.vocabulary.store import phrase_key
@@ -18,9 +17,8 @@ class PhraseLookup:
     """
 
     def __init__(self, vocabulary: PhraseVocabulary) -> None:
-        ids, offsets, alive = vocabulary.arrays()
-        data, edges = ids.tobytes(), (offsets * _BYTES).tolist()
-        self._phrases = {slot: data[slice(*ends)] for slot, ends in enumerate(pairwise(edges)) if alive[slot]}
+        is_alive = vocabulary.arrays()[2].tolist()
+        self._phrases = {slot: phrase for slot, phrase in enumerate(vocabulary.keys()) if is_alive[slot]}
         self._slot_of = {phrase: slot for slot, phrase in self._phrases.items()}
         self._containing: dict[int, dict[bytes, set[int]]] = {}  # by the number of tokens
         self._repeating: dict[int, set[int]] = {}

@@ -22,7 +22,6 @@ from hf_targets.phrases.vocabulary.sources import PhraseSource, SourceTable
 from hf_targets.phrases.vocabulary.store import PhraseStore, TokenIds, integers, one_for_each, phrase_key, several
 from hf_targets.phrases.vocabulary.tokenization import (
     LeadingSpace,
-    Normalization,
     character_ends,
     phrase_forms,
     text_mid_text,
@@ -129,9 +128,8 @@ class PhraseVocabulary(PhraseStore):
         sources: Iterable[Iterable[PhraseSource]] | None = None,
         leading_space: LeadingSpace = "add",
         single_tokens: Literal["error", "skip"] = "error",
-        normalization: Normalization = "NFC",
     ) -> list[int]:
-        """Add texts as phrases, and return their ids in order.
+        """Add texts as phrases, in composed form (NFC), and return their ids in order.
 
         A phrase that is in the set already keeps its id, and the new sources are added to its sources.
 
@@ -142,8 +140,6 @@ class PhraseVocabulary(PhraseStore):
                 text that begins with white space is used as it is, with any of the three.
             single_tokens: For a text of one token, which the model can generate in one step already: "error" raises,
                 and "skip" leaves the text out, so that no id is returned for it.
-            normalization: The Unicode form to which texts are converted; None: texts are used as they are.
-
         Raises:
             ValueError: If a text is empty or only white space, has fewer than two tokens, or has a special token.
                 Nothing is added in this case.
@@ -151,7 +147,7 @@ class PhraseVocabulary(PhraseStore):
         texts = several(phrases, "phrases")
         forms, form_sources = [], []
         for text, origins in zip(texts, one_for_each(sources, len(texts)), strict=True):
-            of_text = phrase_forms(text, leading_space, normalization)
+            of_text = phrase_forms(text, leading_space)
             forms.extend(of_text)
             form_sources.extend([origins] * len(of_text))
         found = []

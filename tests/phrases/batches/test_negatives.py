@@ -221,14 +221,14 @@ def test_a_phrase_with_a_part_of_a_character_is_not_continued_by_another_tokeniz
     assert len(source.windows([PhrasedText((0, *smile), [(1, 5)])])) == 1
 
 
-@given(batches=st.lists(TEXTS, min_size=1, max_size=4), num_batches=st.integers(1, 2), with_prefixes=st.booleans())
-def test_pre_batch_has_the_phrases_of_the_batches_before(batches, num_batches, with_prefixes):
-    collate = collator([PreBatch(num_batches, prefixes=with_prefixes)])
+@given(batches=st.lists(TEXTS, min_size=1, max_size=4), num_batches=st.integers(1, 2))
+def test_pre_batch_has_the_phrases_of_the_batches_before(batches, num_batches):
+    collate = collator([PreBatch(num_batches)])
     before = []
     for texts in batches:
         batch = collate(rows_of(texts))
         older = set().union(*before[-num_batches:])
-        older |= prefixes(older) if with_prefixes else set()
+        older |= prefixes(older)
         assert tables(batch) == [phrases | older for phrases in golds(batch)]
         before.append(set().union(*golds(batch)))
 
