@@ -13,7 +13,7 @@ from transformers.activations import NewGELUActivation
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.inputs import check_range
+from hf_targets.backbones.inputs import check_integers, check_range
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import call_inside, execution_device, gathered, num_rows
 from hf_targets.backbones.wrapping import backbone_of
@@ -210,13 +210,10 @@ def fuse_gelu(model: nn.Module) -> None:
 
 def check_windows(windows: Tensor, phrase_windows: Tensor) -> None:
     """Check that each phrase is a prefix of a window; `PhraseEncoder.forward` gives the shapes."""
-    for name, tensor, right in (
-        ("windows must be (windows, length)", windows, windows.dim() == 2),
-        ("phrase_windows must be (phrases, 2)", phrase_windows, phrase_windows.shape[1:] == (2,)),
-    ):
-        if not right or tensor.dtype not in (torch.int64, torch.int32):
-            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-            raise ValueError(f"{name}, integers, got {got}; PhraseCollator makes such batches")
+    check_integers(windows=windows, phrase_windows=phrase_windows)
+    if windows.dim() != 2 or phrase_windows.shape[1:] != (2,):
+        shapes = f"{tuple(windows.shape)} and {tuple(phrase_windows.shape)}"
+        raise ValueError(f"windows must be (windows, length) and phrase_windows (phrases, 2), got {shapes}")
     check_range(phrase_windows[:, 0], len(windows), "phrase_windows must name windows")
     check_range(phrase_windows[:, 1], windows.shape[1] + 1, "phrase_windows must have lengths", start=1)
 

@@ -202,7 +202,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
             return phrases
-        vocabularies = vocabularies_of(phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases)
+        vocabularies = vocabularies_of(phrases)
         self._check_vocabularies(vocabularies)
         return self._embeddings.table(self, vocabularies, counts)
 

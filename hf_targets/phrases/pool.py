@@ -1,9 +1,7 @@
 """The phrases of the documents that are nearest to a prompt, ready for each request of a service."""
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
@@ -89,22 +87,3 @@ class PhrasePool:
                 "documents, and the retriever again after some were deleted"
             )
         return self._mined(text)
-
-
-def read_documents(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
-    """Return texts of UTF-8 files by the files' names, with as many folders before a name as tell it from the others.
-
-    Raises:
-        ValueError: If a file is not UTF-8, has no text, or is given twice.
-        OSError: If a file cannot be read.
-    """
-    files = [Path(path).resolve() for path in paths]
-    if len(set(files)) < len(files):
-        raise ValueError(f"a document must be given once, got {', '.join(map(str, paths))}; leave one out")
-    depth = 1
-    while len({file.parts[-depth:] for file in files}) < len(files):
-        depth += 1
-    documents = {"/".join(file.parts[-depth:]): file.read_text(encoding="utf-8-sig") for file in files}
-    if empty := [name for name, text in documents.items() if not text.strip()]:
-        raise ValueError(f"a document must have text, and {empty[0]} has none; leave it out")
-    return documents

@@ -1,7 +1,6 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one as a baseline."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
@@ -170,26 +169,6 @@ class DynamicVocabTrainer(TargetTrainer):
         """The phrase encoder's learning rate; None: that of the backbone."""
         return self.args.encoder_learning_rate
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return a data loader whose phrases are the same in each evaluation, for every training seed."""
-        with self._evaluation_phrases():
-            return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return a data loader whose phrases are the same in each prediction, for every training seed."""
-        with self._evaluation_phrases():
-            return super().get_test_dataloader(test_dataset)
-
-    @contextmanager
-    def _evaluation_phrases(self) -> Iterator[None]:
-        training = self.data_collator
-        if isinstance(training, PhraseCollator):
-            self.data_collator = training.seeded(_EVALUATION_SEED)
-        try:
-            yield
-        finally:
-            self.data_collator = training
-
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         added = [name for name in (SEED_COLUMN, BEFORE_COLUMN) if name not in self._signature_columns]
@@ -212,7 +191,13 @@ class DynamicVocabTrainer(TargetTrainer):
                 seed = seed if is_training else _EVALUATION_SEED
                 draws = self._row_draws(order, batch_size, seed, cast(PhraseCollator, self.data_collator), is_training)
                 dataset, sampler_fn = DrawnRows(dataset, seed), lambda _: draws
-        return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **kwargs)
+        training = self.data_collator
+        if self.has_phrases and not is_training:  # the same phrases in each evaluation, for every training seed
+            self.data_collator = cast(PhraseCollator, training).seeded(_EVALUATION_SEED)
+        try:
+            return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **kwargs)
+        finally:
+            self.data_collator = training
 
     def _row_draws(
         self, order: Sampler[int], batch_size: int, seed: int, collator: PhraseCollator, is_training: bool

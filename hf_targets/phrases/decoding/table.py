@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets.maths.dynamic_losses import phrase_logits, with_ones
+from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.vector_index import VectorIndex
 
@@ -173,7 +174,9 @@ class PhraseTable:
 
 
 def vocabularies_of(phrases: Any) -> list[PhraseVocabulary]:
-    """Return what is one vocabulary, or several, as a list."""
+    """Return what is one vocabulary, several, a feed or a table, as a list of vocabularies."""
+    phrases = phrases.vocabularies if isinstance(phrases, PhraseTable) else phrases
+    phrases = phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases
     vocabularies = [phrases] if isinstance(phrases, PhraseVocabulary) else list(phrases)
     if not vocabularies or not all(isinstance(vocabulary, PhraseVocabulary) for vocabulary in vocabularies):
         kinds = ", ".join(type(vocabulary).__name__ for vocabulary in vocabularies) or "none"
