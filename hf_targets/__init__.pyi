@@ -100,15 +100,11 @@ from .neural_cache.perplexity import cached_perplexities as cached_perplexities
 from .neural_cache.perplexity import search_cache as search_cache
 from .phrases.batches.collator import PhraseCollator as PhraseCollator
 from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
-from .phrases.batches.negatives import negatives_by_name as negatives_by_name
 from .phrases.citations import citing_phrases as citing_phrases
-from .phrases.citations import mark_sources as mark_sources
 from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
 from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
 from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
 from .phrases.encoder import PhraseEncoder as PhraseEncoder
-from .phrases.highlighting import list_sources as list_sources
-from .phrases.highlighting import mark_in_terminal as mark_in_terminal
 from .phrases.highlighting import phrase_page as phrase_page
 from .phrases.mining import MINERS as MINERS
 from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases

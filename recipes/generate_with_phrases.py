@@ -24,16 +24,14 @@ from hf_targets import (
     TokenNgrams,
     WordNgrams,
     documents_of,
-    list_sources,
     load_corpus,
-    mark_in_terminal,
     phrase_page,
 )
 from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.positions import room_after
 from hf_targets.backbones.weight_access import best_device
 from hf_targets.data.prompts import encode_prompt, takes_turns
-from hf_targets.phrases.highlighting import GeneratedText
+from hf_targets.phrases.highlighting import GeneratedText, list_sources, mark_in_terminal
 from lab.card import command_line
 from lab.settings import parse_settings
 

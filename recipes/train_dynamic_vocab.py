@@ -24,10 +24,10 @@ from hf_targets import (
     DynamicVocabTrainingArguments,
     PhraseCollator,
     add_lora,
-    negatives_by_name,
     repair_reformer,
 )
 from hf_targets.backbones.weight_access import best_device
+from hf_targets.phrases.batches.negatives import negatives_by_name
 from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card
 from lab.results import measure, write_results
