@@ -19,7 +19,6 @@ from hf_targets.phrases.highlighting import GeneratedText
 from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
-from hf_targets.retrieval.collection import DocumentCollection
 
 Marking = Literal["phrases", "afterwards"]
 
@@ -57,7 +56,6 @@ def answer_with_phrases(
     *,
     marking: Marking = "phrases",
     new_tokens: int = 300,
-    collection: DocumentCollection | None = None,
     **arguments: Any,
 ) -> CitedAnswer:
     """Return the answer to one prompt.
@@ -72,7 +70,6 @@ def answer_with_phrases(
         marking: "phrases": they end with their document's marker, as in the paper. "afterwards": they have none, and
             the text gets a marker after each of them.
         new_tokens: At most, phrases counted by their tokens.
-        collection: Where the documents are from: the embeddings of their phrases are kept in its folder.
         arguments: Passed to `generate`.
     Raises:
         ValueError: If there is no document, phrases with markers are asked for of a model without a dynamic vocabulary
@@ -108,7 +105,6 @@ def answer_with_phrases(
     else:
         markable = MarkablePhrases(miner)
         vocabulary = PhraseVocabulary.from_documents(named, tokenizer, markable, vocab_size=vocab_size)
-    vocabulary.embeddings_folder = None if collection is None else collection.phrase_folder
     mined = settled_time(device)
     limits: dict[str, Any] = {"max_new_tokens": new_tokens}
     if len(vocabulary) and writes_phrases:
@@ -142,7 +138,6 @@ def first_line(text: str, spans: Sequence[PhraseSpan]) -> tuple[str, tuple[Phras
     ('on the mat', (PhraseSpan(start=2, end=10, phrase_id=9, text=' the mat', sources=()),))
     """
     begin = len(text) - len(text.lstrip())
-    end = next((place for place in range(begin, len(text)) if text[place] == "\n"), len(text))
-    line = text[begin:end].rstrip()
+    line = text[begin:].partition("\n")[0].rstrip()
     moved = (replace(span, start=max(span.start - begin, 0), end=span.end - begin) for span in spans)
     return line, tuple(span for span in moved if 0 < span.end <= len(line))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import numpy as np
 import torch
@@ -96,7 +96,7 @@ class PhraseEmbeddingCache:
         return PhraseEmbeddingCache, (self.max_phrases, self.files)
 
     def _clear(self) -> None:
-        self._tables: WeakKeyDictionary[PhraseVocabulary, tuple] = WeakKeyDictionary()
+        self._last: tuple = (lambda: None, *[None] * 4)  # the vocabulary of the last table, and what that was made of
         self._indices: dict[bytes, int] = {}
         self._kept: tuple[Tensor, ...] = ()
 
@@ -108,9 +108,9 @@ class PhraseEmbeddingCache:
     ) -> PhraseTable:
         """Return the phrase table of vocabularies, one for all rows or one for each row.
 
-        A phrase in several vocabularies is encoded once. The table of a vocabulary is cached until the vocabulary
-        changes, with at most `max_phrases` phrases in all tables unless there is only one. Nothing is cached if
-        gradients are enabled, the encoder is in training mode, or its weights are offloaded or sharded.
+        A phrase in several vocabularies is encoded once. The table of the last vocabulary is kept until that changes.
+        Nothing is cached if gradients are enabled, the encoder is in training mode, or its weights are offloaded or
+        sharded.
 
         Args:
             model: A `DynamicVocabForCausalLM`.
@@ -127,8 +127,8 @@ class PhraseEmbeddingCache:
                 self._version, self._encoder_hash = version, None
                 self._clear()
             (first, *others), counts = vocabularies, None if counts is None else list(counts)
-            arrays, kept_counts, parts, output_rows = self._tables.get(first, (None,) * 4)
-            if not others and arrays is first.arrays() and kept_counts == counts:
+            known, arrays, kept_counts, parts, output_rows = self._last
+            if known() is first and not others and arrays is first.arrays() and kept_counts == counts:
                 table = PhraseTable([first], *parts)
                 table.output_rows = output_rows
                 return table
@@ -136,11 +136,8 @@ class PhraseEmbeddingCache:
             whole = vocabularies if counts is None else ()
             table = _make_table(encoder, vocabularies, counts, lambda keys: self._embed(model, keys, whole))
             if not others:
-                self._tables.pop(first, None)
                 parts = (table.inputs, table.outputs, table.slots, table.exists)
-                self._tables[first] = (arrays, counts, parts, table.output_rows)  # not the vocabulary itself
-                while len(self._tables) > 1 and sum(len(one[-1]) for one in self._tables.values()) > self.max_phrases:
-                    self._tables.pop(next(iter(self._tables)))
+                self._last = (ref(first), arrays, counts, parts, table.output_rows)
             return table
 
     def _embed(self, model: Any, keys: list[bytes], vocabularies: Sequence[PhraseVocabulary]) -> tuple[Tensor, Tensor]:
