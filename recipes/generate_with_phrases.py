@@ -24,17 +24,14 @@ from hf_targets import (
     TokenNgrams,
     WordNgrams,
     documents_of,
-    list_sources,
     load_corpus,
-    mark_in_terminal,
     phrase_page,
 )
 from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.positions import room_after
 from hf_targets.backbones.weight_access import best_device
 from hf_targets.data.prompts import encode_prompt, takes_turns
-from hf_targets.phrases.highlighting import GeneratedText
-from hf_targets.phrases.pool import read_documents
+from hf_targets.phrases.highlighting import GeneratedText, list_sources, mark_in_terminal
 from lab.card import command_line
 from lab.settings import parse_settings
 
@@ -94,7 +91,7 @@ class Setup:
 
 def find_documents(setup: Setup) -> dict[str, str]:
     """Return the texts of the files, and those of the corpus that are nearest to the prompt, by name."""
-    documents = read_documents(setup.documents)
+    documents = {path: Path(path).read_text(encoding="utf-8-sig") for path in setup.documents}
     if setup.dataset is None:
         return documents
     corpus = load_corpus(setup.dataset, config_name=setup.dataset_config)

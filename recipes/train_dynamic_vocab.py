@@ -23,12 +23,11 @@ from hf_targets import (
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
     PhraseCollator,
-    Retokenizer,
     add_lora,
-    negatives_by_name,
     repair_reformer,
 )
 from hf_targets.backbones.weight_access import best_device
+from hf_targets.phrases.batches.negatives import negatives_by_name
 from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card
 from lab.results import measure, write_results
@@ -92,8 +91,7 @@ def make_collator(setup: Setup, tokenizer: PreTrainedTokenizerBase, texts: Any, 
     if setup.negatives_model is not None:
         language_model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
         given["language_model"] = language_model.to(best_device())
-        theirs = AutoTokenizer.from_pretrained(setup.negatives_model)
-        given["retokenizer"] = None if theirs.get_vocab() == tokenizer.get_vocab() else Retokenizer(tokenizer, theirs)
+        given["tokenizers"] = tokenizer, AutoTokenizer.from_pretrained(setup.negatives_model)
     return PhraseCollator(
         tokenizer,
         miner,

@@ -8,7 +8,6 @@ from typing import Self
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.figures.page_style import page, printable, shown
-from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 
 _COLOUR = ("\x1b[1;34m", "\x1b[0m")
@@ -95,8 +94,7 @@ def mark_in_terminal(text: str, spans: Sequence[PhraseSpan], *, colour: bool = T
 def list_sources(spans: Sequence[PhraseSpan]) -> str:
     """Return a line for each phrase, in the order of the text, with the first position that it comes from.
 
-    >>> from hf_targets.phrases.vocabulary.sources import PhraseSource
-    >>> list_sources([PhraseSpan(2, 10, 9, " the mat", (PhraseSource("cat.txt", 11, 18),))])
+    >>>     >>> list_sources([PhraseSpan(2, 10, 9, " the mat", (PhraseSource("cat.txt", 11, 18),))])
     '1. the mat: cat.txt, characters 11 to 18'
     """
     return "\n".join(
@@ -112,15 +110,6 @@ def source_of(span: PhraseSpan) -> str:
     first, num_others = span.sources[0], len(span.sources) - 1
     others = f", and {num_others} more {'time' if num_others == 1 else 'times'}" if num_others else ""
     return f"{first.document}, characters {first.start} to {first.end}{others}"
-
-
-def check_source(span: PhraseSpan, source: PhraseSource, document: str) -> None:
-    """Check that the source of a phrase lies in its document."""
-    if not 0 <= source.start < source.end <= len(document):
-        raise ValueError(
-            f"{span.text!r} comes from characters [{source.start}, {source.end}) of document {source.document!r}, "
-            f"which has {len(document)}; give the documents that the phrases were found in"
-        )
 
 
 def first_letter(text: str, span: PhraseSpan) -> int:
@@ -174,7 +163,11 @@ def _source(span: PhraseSpan, documents: Mapping[str, str]) -> str:
     if document is None:
         return f"<b>{shown(span.text.strip())}</b> &mdash; {where}"
     first = span.sources[0]
-    check_source(span, first, document)
+    if not 0 <= first.start < first.end <= len(document):
+        raise ValueError(
+            f"{span.text!r} comes from characters [{first.start}, {first.end}) of document {first.document!r}, which "
+            f"has {len(document)}; give the documents that the phrases were found in"
+        )
     begin, stop = max(0, first.start - _CONTEXT), first.end + _CONTEXT
     before, after = document[begin : first.start], document[first.end : stop]
     if begin:
