@@ -27,7 +27,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_part_of, split_new_parts, unwrapped
-from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import new_parts_rate
 from hf_targets.data.blocks import check_token_ids
@@ -142,10 +142,8 @@ class TargetTrainer(Trainer):
             kwargs["compute_metrics"] = own
         elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
             kwargs["compute_metrics"] = partial(_both, own, given)
-        if model is not None and has_reformer(model):
+        if model is not None:
             repair_reformer(model)  # pyright: ignore[reportArgumentType]
-        if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
-            args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
         self._model_smooths_labels = getattr(unwrapped(cast(nn.Module, self.model)), "smooths_labels", False)
         if self._model_smooths_labels:
