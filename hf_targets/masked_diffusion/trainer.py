@@ -201,6 +201,11 @@ class DiffusionTrainer(AveragedTrainer):
         with torch.random.fork_rng([]):  # a data loader draws a global random number that is not used
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator of rows that have their indices beside them."""
+        return partial(_collate_with_indices, self.data_collator)
+
     def _get_dataloader(self, dataset: Any, description: str, **kwargs: Any) -> Any:
         if kwargs.get("is_training"):
             return super()._get_dataloader(dataset, description, **kwargs)
@@ -211,12 +216,7 @@ class DiffusionTrainer(AveragedTrainer):
             )
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
-        training = self.data_collator
-        self.data_collator = partial(_collate_with_indices, training)
-        try:
-            return super()._get_dataloader(_RowsWithIndices(dataset), description, **kwargs)
-        finally:
-            self.data_collator = training
+        return super()._get_dataloader(_RowsWithIndices(dataset), description, **kwargs)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the bound of each row and draw (rows, draws), and the number of text tokens of each row."""

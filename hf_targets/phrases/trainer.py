@@ -1,7 +1,6 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one as a baseline."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, cast
 
@@ -185,25 +184,11 @@ class DynamicVocabTrainer(TargetTrainer):
         """The phrase encoder's learning rate; None: that of the backbone."""
         return self.args.encoder_learning_rate
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return a data loader whose phrases are the same in each evaluation, for every training seed."""
-        with self._evaluation_phrases():
-            return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return a data loader whose phrases are the same in each prediction, for every training seed."""
-        with self._evaluation_phrases():
-            return super().get_test_dataloader(test_dataset)
-
-    @contextmanager
-    def _evaluation_phrases(self) -> Iterator[None]:
-        training = self.data_collator
-        if isinstance(training, PhraseCollator):
-            self.data_collator = training.seeded(_EVALUATION_SEED)
-        try:
-            yield
-        finally:
-            self.data_collator = training
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator whose phrases are the same in each evaluation."""
+        ours = self.data_collator
+        return ours.seeded(_EVALUATION_SEED) if isinstance(ours, PhraseCollator) else ours
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

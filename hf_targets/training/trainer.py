@@ -236,6 +236,20 @@ class TargetTrainer(Trainer):
         self._check_dataset(eval_dataset, "evaluation")
         return super().evaluate(eval_dataset, *args, **kwargs)
 
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator of evaluations and predictions; one that draws numbers draws the same ones for all seeds."""
+        return self.data_collator
+
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        of_training = self.data_collator
+        if not kwargs.get("is_training"):
+            self.data_collator = self.evaluation_collator
+        try:
+            return super()._get_dataloader(*args, **kwargs)
+        finally:
+            self.data_collator = of_training
+
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
         """Collect the batches of a step; what no model can predict is no target, and is not counted as one."""
         return super().get_batch_samples(map(self._as_read, epoch_iterator), *args, **kwargs)
