@@ -17,10 +17,9 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors, is_local
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
-from hf_targets.backbones.publishing import is_local
 from hf_targets.backbones.quantization import is_quantized
 from hf_targets.backbones.weight_access import is_readable, whole_state_dict
 from hf_targets.backbones.weight_hash import weight_hash
