@@ -9,7 +9,7 @@ import torch
 from accelerate.utils.modeling import get_state_dict_offloaded_model
 from torch import Tensor, nn
 
-from hf_targets.maths.losses import IGNORED, token_cross_entropy, weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):
@@ -144,16 +144,6 @@ def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:
     return call_inside(layer, _rows, ids)
 
 
-def output_cross_entropy(layer: nn.Linear, hidden: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Return `token_cross_entropy` of hidden states (..., d) and targets (...), in the shape of the targets.
-
-    Args:
-        layer: The output embedding, which turns hidden states into logits.
-    """
-    losses = call_inside(layer, _losses, hidden.flatten(0, -2), targets.flatten(), label_smoothing)
-    return losses.view(targets.shape)
-
-
 def weighted_output_cross_entropy(
     layer: nn.Module, hidden: Tensor, targets: Tensor, row_weights: Tensor, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
@@ -177,10 +167,6 @@ def weighted_output_cross_entropy(
 
 def _rows(weight: Tensor, _: Tensor | None, ids: Tensor) -> Tensor:
     return nn.functional.embedding(ids, weight.detach())
-
-
-def _losses(weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    return token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
 
 
 def _weighted_losses(
