@@ -21,7 +21,7 @@ from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import TargetTrainingArguments
-from hf_targets.training.averaging import AveragedTrainer, AveragingCallback, MeanOfWeights
+from hf_targets.training.averaging import AveragedTrainer, AveragingCallback
 from hf_targets.training.token_batches import EpochCallback
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class AwdLstmTrainer(AveragedTrainer):
     def _make_averaging(self) -> AveragingCallback | None:
         if self.args.nonmonotone_interval is None:
             return None
-        return AveragingCallback(MeanOfWeights, from_start=self.args.average_from_start)
+        return AveragingCallback(None, from_start=self.args.average_from_start)
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of the training text: for each segment one batch of each group of this process's rows."""

@@ -1,6 +1,6 @@
 """The configurations of language models with heads: causal, of encoder and decoder, and masked."""
 
-from dataclasses import field
+from dataclasses import field, fields
 from typing import ClassVar, Literal
 
 from transformers import AutoConfig
@@ -9,34 +9,6 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.heads import HEADS
-
-BASE_FIELDS = (
-    "ngram_size",
-    "target",
-    "reversed_differences",
-    "loss_weight",
-    "ensemble_weight",
-    "head",
-    "head_bias",
-    "residual_heads",
-    "separate_output_heads",
-    "draft_vocab_size",
-    "base_model_name_or_path",
-)
-"""Fields that a user may choose when putting heads on a base model; the other fields follow from that model."""
-
-MASKED_FIELDS = (
-    "ngram_size",
-    "target",
-    "reversed_differences",
-    "loss_weight",
-    "masked_only",
-    "head",
-    "head_bias",
-    "residual_heads",
-    "base_model_name_or_path",
-)
-"""Fields that a user may choose when putting heads on a masked model; the other fields follow from that model."""
 
 Target = Literal["difference", "embedding"]
 
@@ -257,3 +229,9 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
     def num_future_heads(self) -> int:
         """The number of heads: one for each level."""
         return self.ngram_size
+
+
+def base_fields(config_class: type[MultiTokenConfig]) -> tuple[str, ...]:
+    """Return the fields that a user may choose when putting heads on a base model; others follow from that model."""
+    own = [field.name for field in fields(config_class) if "help" in field.metadata]  # pyright: ignore
+    return tuple(name for name in own if name not in ("backbone", "output_scale", "heads_only", "base_loading"))

@@ -18,7 +18,7 @@ from hf_targets.backbones.positions import check_positions
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
 from hf_targets.maths.losses import IGNORED, ngram_weights, target_count, weighted_cross_entropy
-from hf_targets.multitoken.configuration import MASKED_FIELDS, MultiTokenMaskedConfig
+from hf_targets.multitoken.configuration import MultiTokenMaskedConfig
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.model import MultiTokenModel
 
@@ -82,7 +82,6 @@ class MultiTokenForMaskedLM(MultiTokenModel):
     config_class = MultiTokenMaskedConfig
     auto_class = AutoModelForMaskedLM
     heads_class = HeadsOfMasked
-    base_fields = MASKED_FIELDS
     trained_by = "MultiTokenMaskedTrainer"
 
     @classmethod
