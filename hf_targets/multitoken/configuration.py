@@ -6,7 +6,13 @@ from typing import ClassVar, Literal
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
+from hf_targets.backbones.configuration import (
+    AnswersForBackbone,
+    NamesItsPackage,
+    SubConfigSpec,
+    check_fields,
+    check_ranges,
+)
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.heads import HEADS
 
@@ -108,15 +114,10 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
 
     def __post_init__(self, **kwargs) -> None:
         check_fields(self)
-        if self.ngram_size < self.least_ngram_size:
-            raise ValueError(f"ngram_size (N) must be {self.least_ngram_size} or more, got {self.ngram_size}")
+        check_ranges(self, {"ngram_size": self.least_ngram_size, "loss_weight": 0, "draft_vocab_size": 1})
         kinds = (*HEADS, "mtp") if self.takes_mtp else tuple(HEADS)
         if self.head not in kinds:
             raise ValueError(f"head must be one of {', '.join(map(repr, kinds))}, got {self.head!r}")
-        if not self.loss_weight >= 0:  # so that nan fails too
-            raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
-        if self.draft_vocab_size is not None and self.draft_vocab_size < 1:
-            raise ValueError(f"draft_vocab_size must be 1 or more, got {self.draft_vocab_size}; None drafts any token")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)
         own, differences = self.separate_output_heads, self.target == "difference"

@@ -50,7 +50,6 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
     config_class = MultiTokenConfig
     auto_class: ClassVar[Any] = AutoModelForCausalLM
     """The Auto class of the backbone."""
-    heads_class: ClassVar[type[FutureHeads]] = FutureHeads
     new_part = "heads"
     trained_by = "MultiTokenTrainer"
     smooths_labels = True  # forward takes `label_smoothing`
@@ -63,9 +62,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
             config.output_scale = scale
         config.backbone = self.backbone.config
         output = self.get_output_embeddings()
-        heads_class = self.heads_class
-        if config.head == "mtp":
-            heads_class = partial(MtpHeads, backbone=self.backbone)
+        heads_class = partial(MtpHeads, backbone=self.backbone) if config.head == "mtp" else FutureHeads
         self.heads = heads_class(config, width=output.in_features, vocab_size=num_rows(output))
         self.post_init()
 
