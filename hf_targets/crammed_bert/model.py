@@ -10,7 +10,7 @@ from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutp
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_masked_call, without_padding
+from hf_targets.backbones.inputs import check_masked_call, check_row_mask, without_padding
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.crammed_bert.backbone import CrammedBertModel, CrammedBertPreTrainedModel
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
@@ -163,8 +163,7 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
                 1 for each of several classes. `config.problem_type` chooses the loss; None: what labels look like.
             others: As for `CrammedBertModel`.
         """
-        if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
-            raise ValueError(f"attention_mask must be (batch, time) to classify, got {tuple(attention_mask.shape)}")
+        check_row_mask(attention_mask, "to classify")
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
