@@ -94,9 +94,8 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
             others: As for `CausalHead`, as are the errors.
         """
         config = cast(AwdLstmConfig, self.config)
-        read = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids}
-        sizes = {"vocab_size": num_rows(self.embed_tokens), "width": config.embedding_size}
-        text = check_text(input_ids, inputs_embeds, **read, **sizes, cache=past_key_values)
+        arguments = input_ids, inputs_embeds, attention_mask, position_ids, token_type_ids
+        text = check_text(*arguments, num_rows(self.embed_tokens), config.embedding_size, cache=past_key_values)
         use_cache = config.use_cache if use_cache is None else use_cache
         given = past_key_values is not None
         cache = as_lstm_cache(past_key_values, len(self.layers)) if use_cache or given else None

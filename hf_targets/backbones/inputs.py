@@ -109,12 +109,12 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
 def check_text(
     input_ids: Tensor | None,
     inputs_embeds: Tensor | None,
-    *,
     attention_mask: Any,
-    token_type_ids: Tensor | None,
     position_ids: Tensor | None,
+    token_type_ids: Tensor | None,
     vocab_size: int,
     width: int,
+    *,
     cache: Cache | None = None,
     hint: str = "give the tokenizer single texts, not pairs",
 ) -> Tensor:

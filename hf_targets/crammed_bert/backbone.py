@@ -167,9 +167,8 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
             ValueError: If shapes do not fit, or an id is outside the vocabulary.
         """
         config = cast(CrammedBertConfig, self.config)
-        read = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids}
-        sizes = {"vocab_size": num_rows(self.embed_tokens), "width": config.hidden_size}
-        text = check_text(input_ids, inputs_embeds, **read, **sizes, hint=_NO_SEGMENTS)
+        given = input_ids, inputs_embeds, attention_mask, position_ids, token_type_ids
+        text = check_text(*given, num_rows(self.embed_tokens), config.hidden_size, hint=_NO_SEGMENTS)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
         positions = _positions(text, attention_mask) if position_ids is None else position_ids
         hidden = self.embed_norm(embeds + self.embed_positions(positions))

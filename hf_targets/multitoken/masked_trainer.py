@@ -57,8 +57,8 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     - Evaluations mask the same tokens for every model and seed, and report `perplexity`: exp of the mean negative
       log-likelihood of masked tokens. It depends on `mask_share`.
 
-    Data sets have `input_ids`. With a column `labels` (`hf_targets.multitoken.masking.mask_rows`), tokens are masked
-    already. With a collator of your own, which masks them itself, so do evaluations.
+    Data sets have `input_ids`. With a column `labels` tokens are masked already. With a collator of your own, which
+    masks them itself, so do evaluations.
 
     Raises:
         ValueError: If there is neither a tokenizer nor a collator; if all labels of a data set stand in its

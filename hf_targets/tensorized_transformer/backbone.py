@@ -94,9 +94,8 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
         """
         config = cast(TensorizedTransformerConfig, self.config)
         cache = self._cache_of(past_key_values, use_cache)
-        read = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids}
-        sizes = {"vocab_size": num_rows(self.embed_tokens), "width": config.hidden_size}
-        text = check_text(input_ids, inputs_embeds, **read, **sizes, cache=cache)
+        given = input_ids, inputs_embeds, attention_mask, position_ids, token_type_ids
+        text = check_text(*given, num_rows(self.embed_tokens), config.hidden_size, cache=cache)
         reach = self._reach_of(text, attention_mask, position_ids, cache)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
         hidden = self.dropout(embeds * math.sqrt(config.hidden_size))

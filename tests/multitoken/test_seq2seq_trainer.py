@@ -94,14 +94,6 @@ def test_with_predict_with_generate_an_evaluation_reports_bleu(tmp_path):
     assert trainer.predict(rows(5)).predictions.shape[0] == 5
 
 
-def test_label_smoothing_is_the_models_own(tmp_path):
-    model = make()
-    batch = dict(DataCollatorForSeq2Seq(TOKENIZER, model=model)([dict(row) for row in rows(4)]))
-    trainer = trainer_of(model, tmp_path, label_smoothing_factor=0.2)
-    found = trainer.compute_loss(model.train(), copy.copy(batch))
-    torch.testing.assert_close(found, model(**batch, label_smoothing=0.2).loss)
-
-
 def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
     model = make(heads=False).train()
     batch = dict(DataCollatorForSeq2Seq(TOKENIZER)([dict(row) for row in rows(4)]))
