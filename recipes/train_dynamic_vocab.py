@@ -26,8 +26,8 @@ from hf_targets import (
     Retokenizer,
     add_lora,
     negatives_by_name,
-    repair_reformer,
 )
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.backbones.weight_access import best_device
 from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card

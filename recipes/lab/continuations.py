@@ -21,9 +21,9 @@ from hf_targets import (
     documents_of,
     dpr_encoder,
     measure_continuations,
-    repair_reformer,
     take_prefixes,
 )
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.backbones.weight_access import best_device
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.data.words import words_and_marks

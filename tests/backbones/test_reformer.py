@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from hf_targets import MultiTokenForCausalLM, repair_reformer
+from hf_targets import MultiTokenForCausalLM
+from hf_targets.backbones.reformer.repair import repair_reformer
 from tests.memory import realigned
 from tests.programs import run_program
 from tests.tiny_backbones import left_padded, make_backbone, pad_rows, token_ids
