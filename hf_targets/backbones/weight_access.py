@@ -102,12 +102,6 @@ def execution_device(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def best_device() -> torch.device:
-    """Return the device to run a model on: the current accelerator if there is one, else the CPU."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return torch.device("cpu") if found is None else found
-
-
 def is_readable(module: nn.Module) -> bool:
     """Return whether all weights of a module can be read directly: they are neither offloaded nor sharded."""
     return not (is_sharded(module) or any(parameter.is_meta for parameter in module.parameters()))

@@ -62,7 +62,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
 
     Raises:
         ValueError: If there is neither a tokenizer nor a collator; if all labels of a data set stand in its
-            `input_ids`, too; if no row of the data has more than N tokens; or as `MultiTokenTrainer` does.
+            `input_ids`, too; or as `MultiTokenTrainer` does.
     """
 
     args: MultiTokenMaskedTrainingArguments

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
@@ -145,8 +144,8 @@ class MultiTokenTrainer(TargetTrainer):
 
     Raises:
         ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the
-            model's vocabulary or no row for the last head, there are arguments about heads and the model has no heads,
-            or `head_warmup_steps` is set under DeepSpeed.
+            model's vocabulary, there are arguments about heads and the model has no heads, or `head_warmup_steps` is
+            set under DeepSpeed.
     """
 
     args: MultiTokenTrainingArguments
@@ -155,8 +154,6 @@ class MultiTokenTrainer(TargetTrainer):
     """Whether models have an encoder."""
     warms_up = True
     """Whether new heads on a trained model are trained alone first."""
-    text_column, num_start_tokens = "input_ids", 0
-    """The column of the tokens that heads predict, and how many tokens are read before the first of them."""
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
         if not isinstance(args, MultiTokenTrainingArguments):
@@ -174,18 +171,6 @@ class MultiTokenTrainer(TargetTrainer):
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         if args.gradient_diversity_steps is not None:
             self.add_callback(GradientDiversityCallback(self, args.gradient_diversity_steps))
-
-    def _check_dataset(self, dataset: Any, name: str) -> None:
-        super()._check_dataset(dataset, name)
-        core = heads_of(self.model)  # pyright: ignore[reportArgumentType]
-        if core is None or not isinstance(dataset, Dataset) or self.text_column not in dataset.column_names:
-            return
-        ngram_size, start = core.config.ngram_size, self.num_start_tokens
-        if not any(len(tokens) + start > ngram_size for tokens in dataset[self.text_column]):
-            raise ValueError(
-                f"ngram_size (N) is {ngram_size}, and no row of the {name} data has more tokens; lower it, or give "
-                "longer rows"
-            )
 
     @property
     def new_parts_learning_rate(self) -> float | None:

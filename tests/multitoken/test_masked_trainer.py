@@ -140,7 +140,6 @@ def test_what_cannot_be_trained_is_told(tmp_path):
         ({"given": {"processing_class": word_level_tokenizer(["a b\n"])}}, "mask token"),
         ({"rows": seen}, "no token of the train data is masked"),
         ({"rows": Dataset.from_dict({"text": ["a"]})}, "lacks input_ids"),
-        ({"model": make_masked_model(ngram_size=12)}, "ngram_size"),
         ({"mask_share": 0.0}, "mask_share"),
         ({"ensemble_weights": [0.1]}, "ensemble_weights"),
         ({"head_warmup_steps": 3}, "head_warmup_steps"),
