@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, ReformerConfig
-from transformers.models.reformer.modeling_reformer import ReformerEncoderOutput
+from transformers.models.reformer.modeling_reformer import ReformerEncoderOutput, ReformerModelOutput
 
 from hf_targets.backbones.reformer.rows import ChunkRule, row_groups
 
@@ -167,7 +167,7 @@ def _read(
             "output_attentions of a Reformer are those of chunks: give rows of one length, a multiple of the chunk "
             "lengths, or leave it out"
         )
-    outputs: Any = None
+    merged: list[Tensor] = []
     for group in groups:
         part = forward(  # a row of zeros stands for padding, which nothing attends to
             **{name: group.take(value) for name, value in given.items()},
@@ -179,15 +179,11 @@ def _read(
             return_dict=True,
             **kwargs,
         )
-        if outputs is None:
-            outputs = part
-            empty = [part.last_hidden_state, *(part.hidden_states or ())]
-            merged = [rows.new_zeros(*text.shape[:2], rows.shape[-1]) for rows in empty]
-        rows_of_part = [part.last_hidden_state, *(part.hidden_states or ())]
-        merged = [group.put(batch, rows) for batch, rows in zip(merged, rows_of_part, strict=True)]
-    outputs.last_hidden_state = merged[0]
-    if outputs.hidden_states is not None:
-        outputs.hidden_states = tuple(merged[1:])
+        states = [part.last_hidden_state, *(part.hidden_states or ())]
+        merged = merged or [rows.new_zeros(*text.shape[:2], rows.shape[-1]) for rows in states]
+        merged = [group.put(batch, rows) for batch, rows in zip(merged, states, strict=True)]
+    hidden_states: Any = tuple(merged[1:]) or None
+    outputs = ReformerModelOutput(merged[0], hidden_states=hidden_states, attentions=part.attentions)
     wants_dict = config.return_dict if return_dict is None else return_dict
     return outputs if wants_dict else outputs.to_tuple()
 
