@@ -5,7 +5,6 @@ from .awd_lstm.configuration import AwdLstmConfig as AwdLstmConfig
 from .awd_lstm.model import AwdLstmForCausalLM as AwdLstmForCausalLM
 from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
 from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArguments
-from .backbones.reformer.repair import repair_reformer as repair_reformer
 from .baselines.copy_collator import CopyCollator as CopyCollator
 from .baselines.copy_generator import CopyGenerator as CopyGenerator
 from .baselines.copy_generator import CopyGeneratorConfig as CopyGeneratorConfig
@@ -16,10 +15,7 @@ from .baselines.retro import RetroConfig as RetroConfig
 from .baselines.retro import RetroForCausalLM as RetroForCausalLM
 from .baselines.retro_neighbors import ChunkNeighbors as ChunkNeighbors
 from .cosine.geometry import embedding_geometry as embedding_geometry
-from .cosine.negative_direction import direction_certificate as direction_certificate
-from .cosine.negative_direction import softmax_inputs as softmax_inputs
 from .cosine.negative_direction import uniformly_negative_direction as uniformly_negative_direction
-from .cosine.trainer import CosineRegularizedSeq2SeqTrainer as CosineRegularizedSeq2SeqTrainer
 from .cosine.trainer import CosineRegularizedTrainer as CosineRegularizedTrainer
 from .crammed_bert.configuration import CrammedBertConfig as CrammedBertConfig
 from .crammed_bert.model import CrammedBertForMaskedLM as CrammedBertForMaskedLM
@@ -72,18 +68,14 @@ from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
 from .multitoken.configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
 from .multitoken.configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
-from .multitoken.heads import HEADS as HEADS
-from .multitoken.heads import Head as Head
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
 from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
 from .multitoken.masked_trainer import MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments
 from .multitoken.masking import MaskingCollator as MaskingCollator
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
-from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
-from .multitoken.speculators import save_for_speculators as save_for_speculators
 from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
 from .multitoken.trainer import MultiTokenTrainingArguments as MultiTokenTrainingArguments
 from .multitoken.trl_trainers import MultiTokenDPOTrainer as MultiTokenDPOTrainer

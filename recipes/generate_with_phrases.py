@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from accelerate import PartialState
 from transformers import AutoTokenizer, set_seed
 
 from hf_targets import (
@@ -29,7 +30,6 @@ from hf_targets import (
 )
 from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.positions import room_after
-from hf_targets.backbones.weight_access import best_device
 from hf_targets.data.prompts import encode_prompt, takes_turns
 from hf_targets.phrases.highlighting import GeneratedText, list_sources, mark_in_terminal
 from lab.card import command_line
@@ -105,7 +105,7 @@ def main(setup: Setup) -> None:
     lines = [] if setup.phrases is None else Path(setup.phrases).read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if line.strip()]
     documents = find_documents(setup)
-    model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(best_device())
+    model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(PartialState().device)
     tokenizer = AutoTokenizer.from_pretrained(setup.model)
     check_tokenizer(model, tokenizer)
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from accelerate import PartialState
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
@@ -24,9 +25,8 @@ from hf_targets import (
     DynamicVocabTrainingArguments,
     PhraseCollator,
     add_lora,
-    repair_reformer,
 )
-from hf_targets.backbones.weight_access import best_device
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.phrases.batches.negatives import negatives_by_name
 from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card
@@ -90,7 +90,7 @@ def make_collator(setup: Setup, tokenizer: PreTrainedTokenizerBase, texts: Any, 
         given["corpus_retrieval"] = CorpusRetrieval.from_corpus(rows(), miner.phrases, **given)
     if setup.negatives_model is not None:
         language_model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
-        given["language_model"] = language_model.to(best_device())
+        given["language_model"] = language_model.to(PartialState().device)
         given["tokenizers"] = tokenizer, AutoTokenizer.from_pretrained(setup.negatives_model)
     return PhraseCollator(
         tokenizer,

@@ -105,18 +105,41 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
         )
 
 
-def check_embeddable(input_ids: Tensor | None, text: Tensor, *, vocab_size: int, **width: int) -> None:
-    """Raise a ValueError if ids are outside the vocabulary, or embeddings given in their place have another width.
+def check_text(
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    attention_mask: Any,
+    position_ids: Tensor | None,
+    token_type_ids: Tensor | None,
+    vocab_size: int,
+    width: int,
+    *,
+    cache: Cache | None = None,
+    hint: str = "give the tokenizer single texts, not pairs",
+) -> Tensor:
+    """Check what layers of ours read, and return the text: `input_ids` (batch, time) or `inputs_embeds`.
 
     Args:
-        text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
-        width: d, under the name that it has in the configuration.
+        vocab_size, width: Of the embeddings.
+        hint: What to do about a second segment, for the error.
+    Raises:
+        ValueError: If shapes do not fit, a segment id is not 0, or an id is outside the vocabulary.
     """
-    ((field, size),) = width.items()
+    text = check_shapes(input_ids, inputs_embeds)
+    check_attention_mask(attention_mask, text, cache)
+    check_position_shape(position_ids, text)
+    check_segments(token_type_ids, hint)
     if input_ids is not None:
         check_ids(input_ids, vocab_size, "input_ids")
-    elif text.shape[2:] != (size,):
-        raise ValueError(f"inputs_embeds must be (batch, time, {size}), as {field} says, got {tuple(text.shape)}")
+    elif text.shape[2:] != (width,):
+        raise ValueError(f"inputs_embeds must be (batch, time, {width}), got {tuple(text.shape)}")
+    return text
+
+
+def check_row_mask(attention_mask: Tensor | None, what: str = "0 at padding") -> None:
+    """Raise a ValueError if a mask has other axes than (batch, time)."""
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise ValueError(f"attention_mask must be (batch, time), {what}, got {tuple(attention_mask.shape)}")
 
 
 def check_masked_call(

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_targets.backbones.new_parts import ZeroInitLinear
-from hf_targets.backbones.recorded_states import eager_attention
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 
 _EPSILON = 1e-5
@@ -137,7 +137,7 @@ class DitBlock(GradientCheckpointingLayer):
         heads = self.attn_qkv(hidden).view(batch, length, 3, self.config.num_attention_heads, -1)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         name = cast(str, self.config._attn_implementation)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
         attended, weights = attend(
             self,
             _rotate(query, *rotary),

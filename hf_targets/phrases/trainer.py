@@ -169,6 +169,15 @@ class DynamicVocabTrainer(TargetTrainer):
         """The phrase encoder's learning rate; None: that of the backbone."""
         return self.args.encoder_learning_rate
 
+<<<<<<< HEAD
+=======
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator whose phrases are the same in each evaluation."""
+        ours = self.data_collator
+        return ours.seeded(_EVALUATION_SEED) if isinstance(ours, PhraseCollator) else ours
+
+>>>>>>> multi
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         added = [name for name in (SEED_COLUMN, BEFORE_COLUMN) if name not in self._signature_columns]

@@ -94,7 +94,7 @@ def _penalty(weight: Tensor, _: Tensor | None, ignore_index: int | None) -> Tens
 
 
 def _output_layer(model: Any) -> nn.Module:
-    """Return the layer whose weights are the output embeddings; under peft the copy that is trained."""
+    """Return the layer whose weights are the output embeddings; peft's wrapper has those of its trained copy."""
     core = unwrapped(model)
     layer = core.get_output_embeddings() if hasattr(core, "get_output_embeddings") else None
     if layer is None:
@@ -102,6 +102,4 @@ def _output_layer(model: Any) -> nn.Module:
             f"cosine regularisation is of output embeddings, and {type(core).__name__} has none; load the model with "
             "its language-modelling head, or leave out cosine_weight"
         )
-    copies = getattr(layer, "modules_to_save", None)  # of peft
-    active = [name for name in getattr(layer, "active_adapters", []) if copies is not None and name in copies]
-    return cast(nn.Module, copies[active[0]] if copies is not None and active else layer)
+    return cast(nn.Module, layer)

@@ -22,7 +22,8 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import gradient_diversity, pack_blocks, repair_reformer
+from hf_targets import gradient_diversity, pack_blocks
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.evaluation.diversity_callback import SmoothedLoss
 from hf_targets.figures.learning_curves import plot_logged
@@ -128,8 +129,7 @@ def checkpoint_diversities(
     if len(blocks) < count:
         raise ValueError(f"the batches need {count} blocks, and the text has {len(blocks)}; lower num_batches")
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(seed))[:count]
-    rows = blocks.select(order.tolist()).with_format("torch")
-    columns = rows.select_columns(["input_ids", "labels"])
+    columns = blocks.select(order.tolist()).with_format("torch").select_columns(["input_ids", "labels"])
     batches: list[Any] = [columns[start : start + batch_size] for start in range(0, count, batch_size)]
     entries = []
     for step, folder in checkpoints.items():

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_targets import MultiTokenForCausalLM, save_for_speculators
+from hf_targets import MultiTokenForCausalLM
+from hf_targets.multitoken.mtp_files import save_for_speculators
 from tests.tiny_backbones import make_backbone
 
 PLACES = {"enorm": "token_layernorm", "hnorm": "hidden_layernorm", "eh_proj": "input_proj"}

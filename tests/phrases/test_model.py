@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, repair_reformer
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 from tests.memory import realigned
