@@ -181,18 +181,7 @@ class DiffusionTrainer(AveragedTrainer):
                 f"evaluation data must have a length, as times are spread evenly over its rows, got "
                 f"{type(dataset).__name__}; give Dataset.from_list(list(rows))"
             )
-<<<<<<< HEAD
-        training = self.data_collator
-        self.data_collator = partial(_collate_with_indices, training)
-        try:
-            return super()._get_dataloader(_RowsWithIndices(dataset), description, **kwargs)
-        finally:
-            self.data_collator = training
-=======
-        if isinstance(dataset, Dataset):
-            dataset = self._remove_unused_columns(dataset, description=description)
         return super()._get_dataloader(_RowsWithIndices(dataset), description, **kwargs)
->>>>>>> multi
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the bound of each row and draw (rows, draws), and the number of text tokens of each row."""

@@ -169,15 +169,12 @@ class DynamicVocabTrainer(TargetTrainer):
         """The phrase encoder's learning rate; None: that of the backbone."""
         return self.args.encoder_learning_rate
 
-<<<<<<< HEAD
-=======
     @property
     def evaluation_collator(self) -> Any:
         """The collator whose phrases are the same in each evaluation."""
         ours = self.data_collator
         return ours.seeded(_EVALUATION_SEED) if isinstance(ours, PhraseCollator) else ours
 
->>>>>>> multi
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         added = [name for name in (SEED_COLUMN, BEFORE_COLUMN) if name not in self._signature_columns]
@@ -200,13 +197,7 @@ class DynamicVocabTrainer(TargetTrainer):
                 seed = seed if is_training else _EVALUATION_SEED
                 draws = self._row_draws(order, batch_size, seed, cast(PhraseCollator, self.data_collator), is_training)
                 dataset, sampler_fn = DrawnRows(dataset, seed), lambda _: draws
-        training = self.data_collator
-        if self.has_phrases and not is_training:  # the same phrases in each evaluation, for every training seed
-            self.data_collator = cast(PhraseCollator, training).seeded(_EVALUATION_SEED)
-        try:
-            return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **kwargs)
-        finally:
-            self.data_collator = training
+        return super()._get_dataloader(dataset, description, batch_size, sampler_fn, **kwargs)
 
     def _row_draws(
         self, order: Sampler[int], batch_size: int, seed: int, collator: PhraseCollator, is_training: bool

@@ -277,7 +277,7 @@ class PhraseVocabulary(PhraseStore):
         """
         with self._lock:
             documents, sources = self._sources.rows()
-            arrays = dict(zip(_ARRAYS, (*self.arrays(), sources), strict=True))
+            arrays: dict[str, np.ndarray] = dict(zip(_ARRAYS, (*self.arrays(), sources), strict=True))
         settings = {"vocab_size": self.vocab_size, "tokenizer": self.fingerprint, "documents": documents}
         settings["sha256"] = _digest(arrays)
         with written_together(folder, FILE) as unfinished:
