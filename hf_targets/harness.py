@@ -148,7 +148,8 @@ class MaskedDiffusionLM(_OneKind):
     Continuations of one context are masked by the same random numbers, so that their differences have less noise.
     A continuation counts as greedy if it is what the model fills in, the most probable token of each step first.
 
-    In `generate_until` as many masks as there may be new tokens follow the prompt.
+    In `generate_until` as many masks as there may be new tokens follow the prompt. A prompt that has mask tokens itself
+    is filled in there instead, and the answer is what was filled in.
 
     Args:
         pretrained: The name or path of an `MdlmForMaskedDiffusion`, or the model.
@@ -270,14 +271,24 @@ class MaskedDiffusionLM(_OneKind):
         top_p: float | None = None,
         **others: Any,
     ) -> Tensor:
-        """Return the prompts (batch, time) with what follows them."""
+        """Return the prompts (batch, time) with what follows them, or with the tokens that replace their masks."""
         if others:
             raise ValueError(f"masks are filled by temperature and top_p, got {', '.join(others)} too; leave these out")
         temperature = (temperature or 1.0) if do_sample else 0.0 if do_sample is False else temperature
         settings = {"sampler": self.sampler, "num_steps": self.num_steps, "temperature": temperature, "top_p": top_p}
-        filled = self._fill(context, attention_mask, max_length=max_length, **settings)[:, context.shape[1] :]
-        ended = (filled == self.eot_token_id).cumsum(dim=1) > 0
-        return torch.cat([context, filled.masked_fill(ended, self.eot_token_id)], dim=1)
+        holes = (context == self._mask) & attention_mask.bool()
+        inside, time = holes.any(dim=1), context.shape[1]
+        longest = max(max_length - time, int(holes.sum(dim=1).max()))
+        answers = context.new_full((len(context), longest), self.eot_token_id)
+        if inside.any():
+            filled = self._fill(context[inside], attention_mask[inside], **settings)
+            for row, number in zip(filled, inside.nonzero()[:, 0], strict=True):
+                answers[number, : int(holes[number].sum())] = row[holes[number]]
+        if not inside.all():
+            prompt = context[~inside], attention_mask[~inside]
+            answers[~inside, : max_length - time] = self._fill(*prompt, max_length=max_length, **settings)[:, time:]
+        ended = (answers == self.eot_token_id).cumsum(dim=1) > 0
+        return torch.cat([context, answers.masked_fill(ended, self.eot_token_id)], dim=1)
 
 
 def _same_context(requests: Sequence[Any], batch_size: int) -> Iterator[list[int]]:

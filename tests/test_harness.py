@@ -129,9 +129,12 @@ def test_a_diffusion_model_answers_by_filling_in_and_its_answer_is_greedy(diffus
     lm = ours(diffusion, MaskedDiffusionLM, num_draws=2, num_times=2)
     ids = token_ids(1, 6).clamp(1, MASK - 1)
     filled = diffusion.generate(ids, max_length=9, sampler="confidence", temperature=0.0)[0]
-    prompt = WORDS.decode(ids[0])
-    asked = requests("generate_until", (prompt, {"until": [], "max_gen_toks": 3}))
-    assert lm.generate_until(asked) == [WORDS.decode(filled[6:])]
+    prompt, hole = WORDS.decode(ids[0]), WORDS.convert_ids_to_tokens(MASK)
+    settings = {"until": [], "max_gen_toks": 3}
+    inside = f"w1 {hole} {hole} w2"
+    canvas = diffusion.generate(torch.tensor([WORDS.encode(inside)]), sampler="confidence", temperature=0.0)[0]
+    asked = requests("generate_until", (inside, settings), (prompt, settings))
+    assert lm.generate_until(asked) == [WORDS.decode(canvas[1:3]), WORDS.decode(filled[6:])]
     asked = requests("loglikelihood", *((prompt, f" {WORDS.decode(one)}") for one in (filled[6:], filled[6:].flip(0))))
     assert [greedy for _, greedy in lm.loglikelihood(asked)] == [True, False]
     assert {len(answers) for answers in responses(lm).values()} == {20}
