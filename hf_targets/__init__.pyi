@@ -73,6 +73,8 @@ from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMask
 from .multitoken.masked_trainer import MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments
 from .multitoken.masking import MaskingCollator as MaskingCollator
 from .multitoken.medusa import load_medusa_heads as load_medusa_heads
+from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
+from .multitoken.mtp_files import save_for_speculators as save_for_speculators
 from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
 from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments

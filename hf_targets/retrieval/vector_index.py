@@ -1,5 +1,6 @@
 """The vectors of a large table nearest to a query, by FAISS, in memory or in files."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -7,14 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from torch import Tensor
 
 from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
 
-_FILE = "vector_index.safetensors"
+_VECTORS, _TOLD = "vector_index.faiss", "vector_index.json"
 _TRAINED_ON, _ADDED_AT_ONCE = 1 << 20, 1 << 16
 """Most vectors that an index learns from, evenly spaced, and that are held as float32 at once beside it."""
 
@@ -104,29 +103,37 @@ class VectorIndex:
         return torch.from_numpy(scores).to(queries.device), torch.from_numpy(numbers).to(queries.device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index to a file in `folder`, made if missing; a failure or a kill leaves the file that was.
+        """Write FAISS's file of the index, and a JSON file of what it is for, to `folder`, made if missing.
+
+        A failure leaves the files that were; a kill between both moves leaves a pair that `load` refuses.
 
         Raises:
-            OSError: If the file cannot be written.
+            OSError: If a file cannot be written.
         """
-        content = {"index": require("faiss", extra="phrases").serialize_index(self.index)}
-        with written_together(folder, _FILE) as unfinished:
-            save_file(content, unfinished / _FILE, {"fingerprint": json.dumps(self.fingerprint)})
+        faiss = require("faiss", extra="phrases")
+        with written_together(folder, _VECTORS, _TOLD) as unfinished:
+            with (unfinished / _VECTORS).open("wb") as file:  # FAISS itself does not tell of a full disk
+                faiss.write_index(self.index, faiss.PyCallbackIOWriter(file.write))
+            told = {"fingerprint": self.fingerprint, "sha256": _sha256(unfinished / _VECTORS)}
+            (unfinished / _TOLD).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, fingerprint: Mapping[str, str] | None = None) -> Self:
         """Return the index that `save` wrote to `folder`, if `fingerprint` is the one it was built with.
 
         Raises:
-            ValueError: If the file is missing or damaged, or the fingerprint differs.
+            ValueError: If a file is missing or damaged, or the fingerprint differs.
         """
-        faiss, path = require("faiss", extra="phrases"), Path(folder, _FILE)
+        faiss, path = require("faiss", extra="phrases"), Path(folder, _TOLD)
+        vectors = path.with_name(_VECTORS)
         try:
-            with safe_open(path, "numpy") as content:
-                built_with = json.loads(content.metadata()["fingerprint"])
-                index = faiss.deserialize_index(content.get_tensor("index"))
-        except (OSError, SafetensorError, TypeError, KeyError, RuntimeError) as error:
-            raise ValueError(f"{path} is missing or damaged ({error}); build the index again") from error
+            told = json.loads(path.read_text(encoding="utf-8"))
+            built_with = dict(told["fingerprint"])
+            if _sha256(vectors) != told["sha256"]:
+                raise ValueError("the vectors are not those that were saved")
+            index = faiss.read_index(os.fspath(vectors))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(f"{path} or {vectors.name} is missing or damaged ({error}); build it again") from error
         wanted = dict(fingerprint or {})
         if wanted != built_with:
             differ = sorted(name for name in {*wanted, *built_with} if wanted.get(name) != built_with.get(name))
@@ -135,6 +142,11 @@ class VectorIndex:
                 "again"
             )
         return cls(index, built_with)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _matrix(name: str, values: Tensor) -> Tensor:
