@@ -16,9 +16,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 folder, ids = Path(sys.argv[1]), torch.arange(20)[None] % 17
 if find_spec("speculators") is None:
-    from hf_targets import MultiTokenForCausalLM
+    from hf_targets import MultiTokenForCausalLM, save_for_speculators
     from hf_targets.multitoken.mtp import Reading
-    from hf_targets import save_for_speculators
 
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     config = Qwen3Config(**sizes, head_dim=8, num_attention_heads=4, num_key_value_heads=2)
