@@ -135,7 +135,7 @@ def num_rows(layer: nn.Module) -> int:
 
 def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:
     """Return the rows (..., d) of an output matrix for token ids (...), without a gradient."""
-    return call_inside(layer, _rows, ids)
+    return call_inside(layer, lambda weight, _, ids: nn.functional.embedding(ids, weight.detach()), ids)
 
 
 def weighted_output_cross_entropy(
@@ -157,10 +157,6 @@ def weighted_output_cross_entropy(
     arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing
     total, losses = call_inside(layer, _weighted_losses, *arguments)
     return total, losses.view(targets.shape)
-
-
-def _rows(weight: Tensor, _: Tensor | None, ids: Tensor) -> Tensor:
-    return nn.functional.embedding(ids, weight.detach())
 
 
 def _weighted_losses(

@@ -77,7 +77,8 @@ class CosinePenalty:
         """Return a training batch's loss with its share of the step's penalty; the log gets it without gamma."""
         if not self.weight:
             return loss
-        value = call_inside(_output_layer(trainer.model), _penalty, self.ignore_index)
+        layer, ignored = _output_layer(trainer.model), self.ignore_index
+        value = call_inside(layer, lambda weight, _: pairwise_cosine_penalty(weight, ignored))
         value = value.full_tensor() if isinstance(value, DTensor) else value
         batches = getattr(trainer, "current_gradient_accumulation_steps", 1)
         parts.keep({"cosine": value}, trainer.state.global_step, 1 / batches)
@@ -87,10 +88,6 @@ class CosinePenalty:
             counted = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
             is_sum = counted or trainer.compute_loss_func is not None
         return loss + self.weight * value / (batches if is_sum else 1)
-
-
-def _penalty(weight: Tensor, _: Tensor | None, ignore_index: int | None) -> Tensor:
-    return pairwise_cosine_penalty(weight, ignore_index)
 
 
 def _output_layer(model: Any) -> nn.Module:

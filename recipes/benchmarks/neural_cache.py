@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -68,8 +68,7 @@ def main() -> None:
     """Print a row for each window."""
     (setup,) = parse_settings(Setup, description=__doc__)
     torch.manual_seed(0)
-    device: Any = PartialState().device
-    table = []
+    device, table = cast(torch.device, PartialState().device), []
     for window in setup.windows:
         cache = NeuralCache(window=window, theta=0.662, weight=0.1279)
         total = window + setup.num_positions

@@ -162,7 +162,8 @@ def _read(
         given["position_ids"] = position_ids.expand(text.shape[:2])
     groups = list(row_groups(attention_mask, text, ChunkRule.of(config, training=training)))
     attentions = config.output_attentions if output_attentions is None else output_attentions
-    if attentions and not (len(groups) == 1 and groups[0].as_given):
+    keep = groups[0].keep
+    if attentions and not (keep.shape == text.shape[:2] and keep.all()):
         raise ValueError(
             "output_attentions of a Reformer are those of chunks: give rows of one length, a multiple of the chunk "
             "lengths, or leave it out"
