@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_count, check_segments
+from hf_targets.backbones.inputs import check_count, check_kept_ids, check_segments
 from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
@@ -26,7 +26,6 @@ from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.causal import CausalReading, MadeFromCausal, check_reading
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
-from hf_targets.masked_diffusion.layers import LayerNorm
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedMdlm
 from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
@@ -131,8 +130,6 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         """
         if isinstance(module, nn.Embedding):
             init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-        elif isinstance(module, LayerNorm):
-            init.ones_(module.weight)
         elif hasattr(module, "reset_parameters"):
             cast(Any, module).reset_parameters()
 
@@ -150,9 +147,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         Raises:
             ValueError: If the new vocabulary is too small for that id.
         """
-        mask_token_id = cast(int, self.config.mask_token_id)
-        if new_num_tokens is not None and new_num_tokens <= mask_token_id:
-            raise ValueError(f"the vocabulary must hold mask_token_id={mask_token_id}, got {new_num_tokens} tokens")
+        check_kept_ids(self.config, new_num_tokens, "mask_token_id")
         if self.reading is None:
             return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         embedding = self.backbone.resize_token_embeddings(new_num_tokens, *args, **kwargs)
