@@ -234,12 +234,12 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         scores: dict[str, Any] = {}
         if batch.labels is not None:
-            total, losses = self._masked_losses(states.hidden, batch)
+            total, row_nelbos = self._masked_losses(states.hidden, batch)
             loss = total / target_count(batch.labels, num_items_in_batch)
             scores = {
                 "loss": loss,
                 "loss_parts": {"nelbo": loss.detach().clone()},  # Trainer scales the loss in place
-                "row_nelbos": batch.row_sums(losses),
+                "row_nelbos": row_nelbos,
                 "num_targets": (batch.labels != IGNORED).sum(dim=1),
             }
         return MaskedDiffusionOutput(
@@ -309,9 +309,9 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         return torch.where(given, own, logits)
 
     def _masked_losses(self, hidden: Tensor, batch: NoisyBatch) -> tuple[Tensor, Tensor]:
-        """Return the sum of weight(t) * -log p(label), and -log p(label), (batch, length), without a gradient.
+        """Return the sum of weight(t) * -log p(label), and that of each row, (batch,), without a gradient.
 
-        SUBS makes both 0 at all positions but masked targets.
+        SUBS makes them 0 at all positions but masked targets.
         """
         labels, weights = batch.labels, batch.weights
         assert labels is not None and weights is not None
@@ -327,9 +327,11 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         if torch.compiler.is_compiling():  # shapes in a compiled graph cannot depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
             total, losses = call_inside(output, compute, hidden.flatten(0, 1), targets, weights.flatten())
-            return total, losses.view_as(labels)
-        total, losses = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
-        return total, torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
+            losses = losses.view_as(labels)
+        else:
+            total, found = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
+            losses = torch.zeros(labels.shape, dtype=found.dtype, device=found.device).masked_scatter(masked, found)
+        return total, (losses * weights.to(losses.dtype)).sum(dim=1)
 
 
 class MdlmModel(MdlmForMaskedDiffusion):
