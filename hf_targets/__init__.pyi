@@ -55,7 +55,6 @@ from .gaussian_diffusion.trainer import GaussianDiffusionTrainingArguments as Ga
 from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
 from .masked_diffusion.model import MdlmForMaskedDiffusion as MdlmForMaskedDiffusion
 from .masked_diffusion.perplexity_bound import perplexity_bound as perplexity_bound
-from .masked_diffusion.rows import DiffusionCollator as DiffusionCollator
 from .masked_diffusion.rows import sentence_rows as sentence_rows
 from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
 from .masked_diffusion.sampling import SAMPLERS as SAMPLERS

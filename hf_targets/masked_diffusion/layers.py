@@ -14,22 +14,13 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 
-_EPSILON = 1e-5
 _TIME_FEATURES = 256
 _LONGEST_PERIOD = 10_000.0
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation in float32, with a weight and without a bias."""
-
-    def __init__(self, config: MdlmConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(config.hidden_size))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Normalise the last dimension; the output has the type of the input."""
-        wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-        return F.layer_norm(wide, hidden.shape[-1:], self.weight.to(wide.dtype), None, _EPSILON).to(hidden.dtype)
+def layer_norm(config: MdlmConfig) -> nn.LayerNorm:
+    """Return a normalisation with a weight and without a bias."""
+    return nn.LayerNorm(config.hidden_size, eps=1e-5, bias=False)
 
 
 class TimeEmbedding(nn.Module):
@@ -91,10 +82,10 @@ class DitBlock(GradientCheckpointingLayer):
         size = config.hidden_size
         self.config = config
         self.is_causal = False  # the attention functions of Transformers read it, and assume True if it is missing
-        self.norm1 = LayerNorm(config)
+        self.norm1 = layer_norm(config)
         self.attn_qkv = nn.Linear(size, 3 * size, bias=False)
         self.attn_out = nn.Linear(size, size, bias=False)
-        self.norm2 = LayerNorm(config)
+        self.norm2 = layer_norm(config)
         self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(approximate="tanh"), nn.Linear(4 * size, size))
         self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 6 * size)
 
@@ -161,7 +152,7 @@ class OutputLayer(nn.Module):
 
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
-        self.norm_final = LayerNorm(config)
+        self.norm_final = layer_norm(config)
         self.linear = ZeroInitLinear(config.hidden_size, config.vocab_size)
         self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 2 * config.hidden_size)
 

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_count, check_segments
+from hf_targets.backbones.inputs import check_count, check_kept_ids, check_segments
 from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
@@ -26,7 +26,6 @@ from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.causal import CausalReading, MadeFromCausal, check_reading
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
-from hf_targets.masked_diffusion.layers import LayerNorm
 from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
 from hf_targets.masked_diffusion.published import PublishedMdlm
 from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
@@ -131,8 +130,6 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         """
         if isinstance(module, nn.Embedding):
             init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-        elif isinstance(module, LayerNorm):
-            init.ones_(module.weight)
         elif hasattr(module, "reset_parameters"):
             cast(Any, module).reset_parameters()
 
@@ -150,9 +147,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         Raises:
             ValueError: If the new vocabulary is too small for that id.
         """
-        mask_token_id = cast(int, self.config.mask_token_id)
-        if new_num_tokens is not None and new_num_tokens <= mask_token_id:
-            raise ValueError(f"the vocabulary must hold mask_token_id={mask_token_id}, got {new_num_tokens} tokens")
+        check_kept_ids(self.config, new_num_tokens, "mask_token_id")
         if self.reading is None:
             return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         embedding = self.backbone.resize_token_embeddings(new_num_tokens, *args, **kwargs)
@@ -239,12 +234,12 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         scores: dict[str, Any] = {}
         if batch.labels is not None:
-            total, losses = self._masked_losses(states.hidden, batch)
+            total, row_nelbos = self._masked_losses(states.hidden, batch)
             loss = total / target_count(batch.labels, num_items_in_batch)
             scores = {
                 "loss": loss,
                 "loss_parts": {"nelbo": loss.detach().clone()},  # Trainer scales the loss in place
-                "row_nelbos": batch.row_sums(losses),
+                "row_nelbos": row_nelbos,
                 "num_targets": (batch.labels != IGNORED).sum(dim=1),
             }
         return MaskedDiffusionOutput(
@@ -314,9 +309,9 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         return torch.where(given, own, logits)
 
     def _masked_losses(self, hidden: Tensor, batch: NoisyBatch) -> tuple[Tensor, Tensor]:
-        """Return the sum of weight(t) * -log p(label), and -log p(label), (batch, length), without a gradient.
+        """Return the sum of weight(t) * -log p(label), and that of each row, (batch,), without a gradient.
 
-        SUBS makes both 0 at all positions but masked targets.
+        SUBS makes them 0 at all positions but masked targets.
         """
         labels, weights = batch.labels, batch.weights
         assert labels is not None and weights is not None
@@ -332,9 +327,11 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         if torch.compiler.is_compiling():  # shapes in a compiled graph cannot depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
             total, losses = call_inside(output, compute, hidden.flatten(0, 1), targets, weights.flatten())
-            return total, losses.view_as(labels)
-        total, losses = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
-        return total, torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
+            losses = losses.view_as(labels)
+        else:
+            total, found = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
+            losses = torch.zeros(labels.shape, dtype=found.dtype, device=found.device).masked_scatter(masked, found)
+        return total, (losses * weights.to(losses.dtype)).sum(dim=1)
 
 
 class MdlmModel(MdlmForMaskedDiffusion):

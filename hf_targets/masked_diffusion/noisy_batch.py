@@ -70,11 +70,6 @@ class NoisyBatch:
             canvas = mask_tokens(input_ids, timesteps, may_mask, mask, schedule, generator=generator)
         return cls(canvas, timesteps, labels, schedule.weight(timesteps))
 
-    def row_sums(self, losses: Tensor) -> Tensor:
-        """Return (batch,): for each row, weight(t) times the sum of its losses (batch, length)."""
-        assert self.weights is not None
-        return (losses * self.weights[:, None].to(losses.dtype)).sum(dim=1)
-
 
 def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | None) -> Tensor:
     """Return (batch, length), true where the model may mask a token: at targets, or where `may_mask` says so.

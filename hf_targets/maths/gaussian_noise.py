@@ -131,14 +131,11 @@ def nearest_neighbour_deviation(embeddings: Float[Tensor, "rows dim"]) -> Float[
 
     Source: Ye et al. 2023, "DINOISER", section 4.1.
     """
-    rows, size = embeddings.detach().float(), 1024
-    squares, nearest = rows.square().sum(dim=1), []
-    with without_autocast(rows.device):  # the distances of near rows are small differences of large numbers
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            distances = squares[start : start + size, None] + squares - 2 * part @ rows.T
-            own = torch.arange(len(part), device=rows.device)
-            distances[own, own + start] = torch.inf
-            nearest.append(distances.amin(dim=1).clamp(min=0.0))
-    variance = torch.cat(nearest).mean() / rows.shape[1]
+    rows, nearest = embeddings.detach().float(), []
+    with without_autocast(rows.device):
+        for start, part in enumerate(rows.split(1024)):
+            distances = torch.cdist(part, rows)
+            distances.diagonal(1024 * start).fill_(torch.inf)
+            nearest.append(distances.amin(dim=1))
+    variance = torch.cat(nearest).square().mean() / rows.shape[1]
     return (variance / (1 + variance)).sqrt()

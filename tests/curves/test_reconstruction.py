@@ -27,9 +27,3 @@ def test_a_higher_degree_and_fewer_control_points_lose_more():
     assert low.mse < 1e-20 < high.mse
     assert many.mse < few.mse
     assert (low.degree, high.degree, few.degree) == (2, 99, 33)
-
-
-def test_rows_come_length_by_length():
-    rows = reconstruction_error([5, 6], [1.0, 2.0], [0.1, 0.2])
-    settings = [(row.degree_ratio, row.num_control_points_ratio, row.length) for row in rows]
-    assert settings == sorted(settings)
