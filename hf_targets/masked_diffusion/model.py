@@ -350,8 +350,7 @@ class MdlmModel(MdlmForMaskedDiffusion):
     ) -> BaseModelOutput:
         """Return the last hidden states (batch, length, d); see `MdlmForMaskedDiffusion.forward` for the arguments."""
         check_segments(token_type_ids)
-        given: dict[str, Any] = {"attention_mask": attention_mask, "timesteps": timesteps}
-        batch = NoisyBatch.of(self.config, self.schedule, input_ids, **given)
+        batch = NoisyBatch.of(self.config, self.schedule, input_ids, attention_mask=attention_mask, timesteps=timesteps)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
         states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted)
         return BaseModelOutput(

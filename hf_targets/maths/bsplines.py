@@ -1,7 +1,7 @@
 """B-spline curves through the tokens of a sentence: basis matrices B, and their inverses, which give control points."""
 
 import warnings
-from typing import Any, Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ def inverse_matrix(
         if inverse is None:
             raise ValueError(_deficient(num_points, num_control_points, degree))
     else:
-        inverse = pinv(basis, rtol=TOLERANCE)
+        inverse = cast(np.ndarray, pinv(basis, rtol=TOLERANCE))
     if max_norm is not None and np.linalg.norm(inverse) > max_norm:  # the Frobenius norm bounds the spectral norm
         norm = float(np.linalg.norm(inverse, 2))
         if norm > max_norm:
@@ -99,12 +99,11 @@ def _design(num_points: int, num_control_points: int, degree: int, margin: float
 
 def _left_inverse(basis: np.ndarray) -> np.ndarray | None:
     """Return R^-1 Q^T, or None if it is no inverse within `TOLERANCE`."""
-    q, r = qr(basis, mode="economic", check_finite=False)
+    q, r = cast(tuple[np.ndarray, np.ndarray], qr(basis, mode="economic", check_finite=False))
     if len(r) < r.shape[1] or not np.diagonal(r).all():
         return None
     # solving R X = Q^T, or R X = I, instead would leave B^+ B further from I
-    transposed: Any = solve_triangular(r, np.eye(len(r)), trans=1, check_finite=False)
-    inverse = transposed.T @ q.T
+    inverse = cast(np.ndarray, solve_triangular(r, np.eye(len(r)), trans=1, check_finite=False)).T @ q.T
     error = np.abs(inverse @ basis - np.eye(len(inverse))).max()
     return inverse if error <= TOLERANCE else None  # nan is not
 
