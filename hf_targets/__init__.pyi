@@ -77,6 +77,7 @@ from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
 from .multitoken.configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
 from .multitoken.configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
+from .multitoken.draft import draft as draft
 from .multitoken.heads import HEADS as HEADS
 from .multitoken.heads import Head as Head
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
