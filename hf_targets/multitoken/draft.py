@@ -54,8 +54,14 @@ class Drafts:
             raise ValueError("there are no documents that a text may stand in; give some: draft(documents=...)")
         return self.others["documents"].spans(ids, min_tokens=min_tokens, **told)
 
-    def lookup_for(self, model: Any, input_ids: Tensor, source: Tensor | None, given: Any, *, least: int = 1) -> Lookup:
-        """Return the lookup of some rows: in their prompts, and what the encoder has read."""
+    def lookup_for(
+        self, model: Any, input_ids: Tensor, source: Tensor | None, given: Any, *, least: int | None = None
+    ) -> Lookup:
+        """Return the lookup of some rows: in their prompts, and what the encoder has read.
+
+        Args:
+            least: Tokens that must be the same; None: one a row, 4 at most, as a draft lengthens the pass of all.
+        """
         inputs, rows, config = PassInputs(model, given), len(input_ids), getattr(model, "backbone", model).config
         documents, size = self.others.get("documents"), config.get_text_config().vocab_size
         if documents is not None and (highest := documents.tokens.max()) >= size:
@@ -63,9 +69,9 @@ class Drafts:
         texts = tokens_of(input_ids, inputs.mask, rows)
         if inputs.has_source and getattr(config, "share_encoder_decoder_embeddings", True):
             sources = tokens_of(source, given.get("attention_mask"), rows)
-            texts = [first + second for first, second in zip(sources, texts, strict=True)]
-        texts = [TextIndex(text) for text in texts]
-        return Lookup(self.num_tokens, texts, self.others, self.in_text, least=least, most=self.most)
+            texts = map(list.__add__, sources, texts)
+        indices = list(map(TextIndex, texts))
+        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 4), self.most)
 
     def __call__(
         self,

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
+_DECODERS = ("assistant_model", "custom_generate")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
 
@@ -164,11 +165,7 @@ class HeadsGenerationMixin(GenerationMixin):
         problem = None
         if not self._supports_default_dynamic_cache() or self.backbone._is_stateful:
             problem = f"{type(self.backbone).__name__} has no dynamic key-value cache to remove rejected tokens from"
-        elif others := [
-            name
-            for name in ("assistant_model", "custom_generate")
-            if given.get(name) is not None and not isinstance(given[name], Drafts)
-        ]:
+        elif others := [one for one in _DECODERS if not isinstance(given.get(one), Drafts | None)]:
             problem = f"draft_tokens and {others[0]} both decide how to decode"
         elif getattr(self.prepare_inputs_for_generation, "__self__", self) is not self:
             problem = LEARNT_PROMPTS
@@ -270,9 +267,8 @@ class HeadsGenerationMixin(GenerationMixin):
             conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), drafts.num_tokens
             sizes = {"lookup": drafts.num_tokens, "heads": drafting.num_tokens}
             auto = self._auto_drafts.setdefault((*conditions, *drafts.others), AutoDrafts(sizes))
-        lookup = None  # beside heads one token is not enough: they know better
-        if drafts is not None:
-            lookup = drafts.lookup_for(self, input_ids, source, model_kwargs, least=2)
+        least = 2 if drafting.num_tokens else None  # heads know better than one token does
+        lookup = drafts and drafts.lookup_for(self, input_ids, source, model_kwargs, least=least)
         settings = self._without_branches(drafting, weight, looks_up=drafts is not None)
         prepared = streamer, logits_processor, stopping_criteria, config
         return DraftingLoop(self, input_ids, model_kwargs, *prepared, lookup, settings, auto).run(input_ids)

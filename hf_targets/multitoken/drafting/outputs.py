@@ -42,9 +42,8 @@ class _Counted:
         """What drafts brought, over all rows: `passes` of the model, `tokens` written, `accepted` drafted tokens by
         their source ("heads", "text", "answers", "documents"), and the `share` of tokens that were drafted."""
         tokens = len(self.sequences) + (self.num_verifications or 0) + (self.num_accepted_tokens or 0)  # pyright: ignore
-        share = (self.num_accepted_tokens or 0) / tokens
-        accepted = self.accepted_by_source or {}
-        return {"passes": self.num_forward_passes, "tokens": tokens, "accepted": accepted, "share": share}
+        told = {"passes": self.num_forward_passes, "tokens": tokens, "accepted": self.accepted_by_source or {}}
+        return {**told, "share": (self.num_accepted_tokens or 0) / tokens}
 
     @property
     def accepted_per_pass(self) -> float:
