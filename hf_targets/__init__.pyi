@@ -67,6 +67,7 @@ from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
 from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
 from .multitoken.configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
 from .multitoken.configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
+from .multitoken.draft import draft as draft
 from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
 from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
 from .multitoken.masked_trainer import MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments

@@ -35,11 +35,14 @@ _ARRAYS = ("tokens", "offsets", "is_alive", "sources")
 
 @dataclass(frozen=True)
 class PhraseSpan:
-    """The characters [start, end) of a decoded text that come from one phrase, its leading space included."""
+    """The characters [start, end) of a decoded text that come from one phrase, its leading space included.
+
+    Those that tokens wrote and that stand in a document have no phrase, and no id.
+    """
 
     start: int
     end: int
-    phrase_id: int
+    phrase_id: int | None
     text: str
     sources: tuple[PhraseSource, ...]
 
