@@ -56,7 +56,7 @@ class ConstituencyPhrases:
         if isinstance(pipeline, str | os.PathLike):
             make, kinds = require("stanza", extra="phrases").Pipeline, "tokenize,pos,constituency"
             pipeline = make("en", dir=os.fspath(pipeline), processors=kinds, download_method=None, verbose=False)
-        self._pipeline: Callable[[str], Any] = pipeline
+        self._pipeline: Any = pipeline
 
     @classmethod
     def for_task(cls, task: MiningTask) -> "ConstituencyPhrases":
