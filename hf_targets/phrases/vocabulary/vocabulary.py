@@ -30,7 +30,7 @@ from hf_targets.phrases.vocabulary.tokenization import (
 from hf_targets.retrieval.collection import DocumentCollection
 
 FILE = "phrase_vocabulary.safetensors"
-_ARRAYS = ("tokens", "offsets", "is_alive", "sources")
+_ARRAYS: tuple[str, ...] = ("tokens", "offsets", "is_alive", "sources")
 
 
 @dataclass(frozen=True)
