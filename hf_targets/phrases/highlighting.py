@@ -94,7 +94,8 @@ def mark_in_terminal(text: str, spans: Sequence[PhraseSpan], *, colour: bool = T
 def list_sources(spans: Sequence[PhraseSpan]) -> str:
     """Return a line for each phrase, in the order of the text, with the first position that it comes from.
 
-    >>>     >>> list_sources([PhraseSpan(2, 10, 9, " the mat", (PhraseSource("cat.txt", 11, 18),))])
+    >>> from hf_targets.phrases.vocabulary.sources import PhraseSource
+    >>> list_sources([PhraseSpan(2, 10, 9, " the mat", (PhraseSource("cat.txt", 11, 18),))])
     '1. the mat: cat.txt, characters 11 to 18'
     """
     return "\n".join(

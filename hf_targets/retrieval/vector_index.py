@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -105,16 +106,20 @@ class VectorIndex:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write FAISS's file of the index, and a JSON file of what it is for, to `folder`, made if missing.
 
-        A failure leaves the files that were; a kill between both moves leaves a pair that `load` refuses.
+        A failure or a kill leaves the index that was: of both, the JSON file has the digest and what it is for, and it
+        is moved first.
 
         Raises:
             OSError: If a file cannot be written.
         """
-        faiss = require("faiss", extra="phrases")
-        with written_together(folder, _VECTORS, _TOLD) as unfinished:
+        faiss, folder = require("faiss", extra="phrases"), Path(folder)
+        told = {}
+        with suppress(OSError, ValueError, AttributeError):  # there is none, or it is damaged
+            told = {digest: one for digest, one in _told(folder).items() if digest == _sha256(folder / _VECTORS)}
+        with written_together(folder, _TOLD, _VECTORS) as unfinished:
             with (unfinished / _VECTORS).open("wb") as file:  # FAISS itself does not tell of a full disk
                 faiss.write_index(self.index, faiss.PyCallbackIOWriter(file.write))
-            told = {"fingerprint": self.fingerprint, "sha256": _sha256(unfinished / _VECTORS)}
+            told |= {_sha256(unfinished / _VECTORS): self.fingerprint}
             (unfinished / _TOLD).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -124,16 +129,12 @@ class VectorIndex:
         Raises:
             ValueError: If a file is missing or damaged, or the fingerprint differs.
         """
-        faiss, path = require("faiss", extra="phrases"), Path(folder, _TOLD)
-        vectors = path.with_name(_VECTORS)
+        faiss, path = require("faiss", extra="phrases"), Path(folder, _VECTORS)
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            built_with = dict(told["fingerprint"])
-            if _sha256(vectors) != told["sha256"]:
-                raise ValueError("the vectors are not those that were saved")
-            index = faiss.read_index(os.fspath(vectors))
+            built_with = dict(_told(path.parent)[_sha256(path)])
+            index = faiss.read_index(os.fspath(path))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise ValueError(f"{path} or {vectors.name} is missing or damaged ({error}); build it again") from error
+            raise ValueError(f"{path} or its {_TOLD} is missing or damaged ({error!r}); build it again") from error
         wanted = dict(fingerprint or {})
         if wanted != built_with:
             differ = sorted(name for name in {*wanted, *built_with} if wanted.get(name) != built_with.get(name))
@@ -142,6 +143,11 @@ class VectorIndex:
                 "again"
             )
         return cls(index, built_with)
+
+
+def _told(folder: Path) -> dict[str, dict[str, str]]:
+    """Return what the indexes with these digests are for."""
+    return json.loads((folder / _TOLD).read_text(encoding="utf-8"))
 
 
 def _sha256(path: Path) -> str:

@@ -96,7 +96,7 @@ def test_the_loss_of_an_evaluation_is_the_cross_entropy_of_the_next_token(kind):
 def test_caches_that_are_not_of_the_model_are_refused(kind):
     model, ids = MAKERS[kind](), token_ids(2, 6)
     other = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=VOCAB))
-    change = {"lstm": {"hidden_size": 20}, "tensorized": {"head_dim": 5}}[kind]
+    change = {"lstm": {"hidden_size": 20}, "tensorized": {"num_hidden_layers": 1}}[kind]
     of_others = [other, MAKERS[kind](**change), MAKERS[kind](num_hidden_layers=1)]
     for cache in (StaticCache(config=other.config, max_cache_len=16), *(one(ids).past_key_values for one in of_others)):
         with pytest.raises(ValueError, match="past_key_values"):
@@ -124,7 +124,7 @@ def test_embeddings_of_another_width_and_masks_of_four_dimensions_are_refused(ki
         (TensorizedTransformerConfig, "hidden_size", 31),
         (TensorizedTransformerConfig, "dropout", 1.0),
         (TensorizedTransformerConfig, "head_dim", 0),
-        (TensorizedTransformerConfig, "initializer_range", 0.0),
+        (TensorizedTransformerConfig, "initializer_range", -1.0),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(config, field, value):

@@ -22,7 +22,7 @@ def make_vocabulary(size):
 
 
 KINDS = {
-    "index": (make_index, VectorIndex.load, ["vector_index.*"]),
+    "index": (make_index, VectorIndex.load, ["vector_index.faiss", "vector_index.json"]),
     "vocabulary": (make_vocabulary, lambda folder: PhraseVocabulary.load(folder, BPE), ["phrase_vocabulary.*"]),
 }
 
