@@ -229,7 +229,7 @@ def test_a_checkpoint_is_the_model_whose_numbers_were_logged_and_the_best_is_wha
     trainer = make_trainer(
         tmp_path,
         ema_decay=0.5,
-        learning_rate=0.2,  # the last step is not the best
+        learning_rate=0.3,  # the last step is not the best
         save_strategy="steps",
         save_steps=1,
         eval_strategy="steps",
