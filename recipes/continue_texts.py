@@ -7,20 +7,23 @@ phrases. `--options` are the arguments of that kind's function, below. Each text
 Several ways side by side, with their time and memory: recipes/tables/compare_systems.py.
 """
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
-from unittest.mock import patch
+from typing import Any, Literal, NamedTuple
 
 import torch
 from transformers import AutoTokenizer, set_seed
-from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from hf_targets import DynamicVocabForCausalLM, KnnDatastore, KnnProcessor, continue_prefixes, transfer_vocabulary
-from hf_targets.data.tokenization import encode
+from hf_targets import (
+    DynamicVocabForCausalLM,
+    KnnDatastore,
+    KnnProcessor,
+    continue_prefixes,
+    draft,
+    transfer_vocabulary,
+)
 from hf_targets.phrases.decoding.token_scores import ScoredByTokens
 from lab.continuations import ContinuationSettings, load_model, with_phrases
 from lab.settings import parse_settings
@@ -66,21 +69,14 @@ class Given:
 
 
 def lookup(given: Given, *, documents: bool = False, **writing: Any) -> System:
-    """Draft what followed the last tokens before: in the documents nearest to the text, or in the text alone."""
-    writing = {"prompt_lookup_num_tokens": 10, "batch_size": 1, **writing}  # one text at a time
-    drafts, found = cast(Any, PromptLookupCandidateGenerator.get_candidates), [torch.empty(0)]
+    """Draft what followed the last tokens before: in the text, or in the documents nearest to it as well."""
 
     def prepare(prefixes: Any, new_tokens: int) -> Any:
-        text = "".join(given.nearest(prefixes[0].tokens).values())
-        found[0] = torch.tensor([encode([text], given.tokenizer)[0][0]], device=given.base.device)
-        return {"max_new_tokens": new_tokens}, [lambda id_: [id_]]
+        found = given.nearest(prefixes[0].tokens) if documents else None
+        drafts = draft(documents=found, tokenizer=given.tokenizer)
+        return {"max_new_tokens": new_tokens, "custom_generate": drafts}, [lambda id_: [id_]] * len(prefixes)
 
-    def get_candidates(self: Any, input_ids: Any, **others: Any) -> Any:
-        self.max_length = math.inf  # it counts the documents, which the model does not read
-        return drafts(self, torch.cat([found[0], input_ids], dim=1), **others)[0][:, found[0].shape[1] :], None
-
-    patched = patch.object(PromptLookupCandidateGenerator, "get_candidates", get_candidates)
-    return System(given.base, {"prepare": prepare, **writing}, patched) if documents else System(given.base, writing)
+    return System(given.base, {"prepare": prepare, **({"batch_size": 1} if documents else {}), **writing})
 
 
 def knn(given: Given, *, temperatures: Any = (30, 60, 100), weights: Any = (0.1, 0.2, 0.3), **rest: Any) -> System:

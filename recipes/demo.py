@@ -30,7 +30,6 @@ from hf_targets.extras import require
 from hf_targets.phrases.cited_answers import first_line
 from hf_targets.phrases.decoding.token_scores import ScoredByTokens
 from hf_targets.phrases.highlighting import GeneratedText
-from hf_targets.phrases.pool import read_documents
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 from lab.answer_page import PageAnswer, answer_in_terminal, answer_page
 from lab.settings import parse_settings
@@ -75,8 +74,8 @@ def find_passages(setup: Setup) -> dict[str, str]:
     if setup.documents is None:
         texts = {name.split("/")[-1]: text for name, text in documentation_documents(topics_only=True)}
     else:
-        found = sorted(Path(setup.documents).rglob("*"))
-        texts = read_documents([file for file in found if file.suffix in (".txt", ".md", ".rst")])
+        found = (file for file in sorted(Path(setup.documents).rglob("*")) if file.suffix in (".txt", ".md", ".rst"))
+        texts = {str(file.relative_to(setup.documents)): file.read_text(encoding="utf-8-sig") for file in found}
     passages = {}
     for name, text in texts.items():
         paragraphs = (" ".join(one.split()) for one in re.split(r"\n\s*\n", text))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from accelerate import PartialState
 from transformers import AutoTokenizer, set_seed
 
 from hf_targets import (
@@ -24,17 +25,13 @@ from hf_targets import (
     TokenNgrams,
     WordNgrams,
     documents_of,
-    list_sources,
     load_corpus,
-    mark_in_terminal,
     phrase_page,
 )
 from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.positions import room_after
-from hf_targets.backbones.weight_access import best_device
 from hf_targets.data.prompts import encode_prompt, takes_turns
-from hf_targets.phrases.highlighting import GeneratedText
-from hf_targets.phrases.pool import read_documents
+from hf_targets.phrases.highlighting import GeneratedText, list_sources, mark_in_terminal
 from lab.card import command_line
 from lab.settings import parse_settings
 
@@ -94,7 +91,7 @@ class Setup:
 
 def find_documents(setup: Setup) -> dict[str, str]:
     """Return the texts of the files, and those of the corpus that are nearest to the prompt, by name."""
-    documents = read_documents(setup.documents)
+    documents = {path: Path(path).read_text(encoding="utf-8-sig") for path in setup.documents}
     if setup.dataset is None:
         return documents
     corpus = load_corpus(setup.dataset, config_name=setup.dataset_config)
@@ -108,7 +105,7 @@ def main(setup: Setup) -> None:
     lines = [] if setup.phrases is None else Path(setup.phrases).read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if line.strip()]
     documents = find_documents(setup)
-    model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(best_device())
+    model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(PartialState().device)
     tokenizer = AutoTokenizer.from_pretrained(setup.model)
     check_tokenizer(model, tokenizer)
     vocabulary = PhraseVocabulary(tokenizer, vocab_size=model.get_output_embeddings().weight.shape[0])

@@ -22,8 +22,9 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
-from hf_targets import encode_pairs, load_corpus, pack_blocks, softmax_inputs
+from hf_targets import encode_pairs, load_corpus, pack_blocks
 from hf_targets.backbones.positions import max_positions
+from hf_targets.cosine.negative_direction import softmax_inputs
 from lab.card import command_line
 from lab.embedding_figures import write_figures
 from lab.embeddings import (

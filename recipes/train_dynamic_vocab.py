@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from accelerate import PartialState
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
@@ -23,12 +24,10 @@ from hf_targets import (
     DynamicVocabTrainer,
     DynamicVocabTrainingArguments,
     PhraseCollator,
-    Retokenizer,
     add_lora,
-    negatives_by_name,
-    repair_reformer,
 )
-from hf_targets.backbones.weight_access import best_device
+from hf_targets.backbones.reformer.repair import repair_reformer
+from hf_targets.phrases.batches.negatives import negatives_by_name
 from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import write_card
 from lab.results import measure, write_results
@@ -91,9 +90,8 @@ def make_collator(setup: Setup, tokenizer: PreTrainedTokenizerBase, texts: Any, 
         given["corpus_retrieval"] = CorpusRetrieval.from_corpus(rows(), miner.phrases, **given)
     if setup.negatives_model is not None:
         language_model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(setup.negatives_model)).eval()
-        given["language_model"] = language_model.to(best_device())
-        theirs = AutoTokenizer.from_pretrained(setup.negatives_model)
-        given["retokenizer"] = None if theirs.get_vocab() == tokenizer.get_vocab() else Retokenizer(tokenizer, theirs)
+        given["language_model"] = language_model.to(PartialState().device)
+        given["tokenizers"] = tokenizer, AutoTokenizer.from_pretrained(setup.negatives_model)
     return PhraseCollator(
         tokenizer,
         miner,

@@ -24,14 +24,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from hf_targets import (
     DiffusionTrainer,
     DiffusionTrainingArguments,
-    LengthProtocol,
     MdlmConfig,
     MdlmForMaskedDiffusion,
     sentence_rows,
     train_bpe_tokenizer,
     wrapped_blocks,
 )
-from hf_targets.masked_diffusion.rows import add_missing_tokens
+from hf_targets.masked_diffusion.rows import LengthProtocol, add_missing_tokens
 from lab.card import quoted, write_card
 from lab.results import measure, write_results
 from lab.runs import run_alone

@@ -145,7 +145,7 @@ def _mdlm_case(curve: str) -> ModelCase:
         generate=_generate_canvas,
         hidden=lambda model, ids: model(ids, output_hidden_states=True).hidden_states[-1],
         part_weights=lambda _: {"nelbo": 1.0},
-        settings={"noise_schedule": "cosine", "num_diffusion_steps": 50},
+        settings={"noise_schedule": "cosine"},
         sizes=dict(zip(SIZES, (VOCAB, 32, 3, 4, 16), strict=True)),
         pipelines=("fill-mask", "feature-extraction"),
         compiled=compiled if curve == "hidden" else None,

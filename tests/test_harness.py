@@ -135,7 +135,9 @@ def test_a_diffusion_model_answers_by_filling_in_and_its_answer_is_greedy(diffus
     canvas = diffusion.generate(torch.tensor([WORDS.encode(inside)]), sampler="confidence", temperature=0.0)[0]
     asked = requests("generate_until", (inside, settings), (prompt, settings))
     assert lm.generate_until(asked) == [WORDS.decode(canvas[1:3]), WORDS.decode(filled[6:])]
-    asked = requests("loglikelihood", *((prompt, f" {WORDS.decode(one)}") for one in (filled[6:], filled[6:].flip(0))))
+    asked = requests(
+        "loglikelihood", *((prompt, f" {WORDS.decode(one)}") for one in (filled[6:], 1 + filled[6:] % (MASK - 1)))
+    )
     assert [greedy for _, greedy in lm.loglikelihood(asked)] == [True, False]
     assert {len(answers) for answers in responses(lm).values()} == {20}
     assert lm.get_model_info()["bound_standard_error"] > 0

@@ -17,6 +17,7 @@ LAYERS = ("maths", "data", "retrieval", "backbones", "training", "evaluation", "
 USES = {
     "baselines": {"neural_cache", "phrases"},
     "masked_diffusion": {"curves"},
+    "multitoken": {"phrases"},
     "gaussian_diffusion": {"curves", "multitoken"},
     "semi_autoregressive": {"curves"},
 }

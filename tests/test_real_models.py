@@ -11,6 +11,7 @@ from hf_targets import (
     MultiTokenForCausalLM,
     PhraseVocabulary,
     SemiAutoregressiveForCausalLM,
+    draft,
     load_corpus,
 )
 from lab.speed import row_passes
@@ -68,6 +69,8 @@ def test_drafts_give_the_greedy_answer_in_fewer_passes_where_the_text_repeats(as
     with row_passes(ask.model) as passes:
         assert ask(question, ask.model, prompt_lookup_num_tokens=8)[0] == plain
     assert len(passes) < 0.7 * num_tokens
+    answer, _, output = ask(question, custom_generate=draft(documents=[text], tokenizer=ask.tokenizer))
+    assert answer == plain and output.draft_report["passes"] < 0.5 * num_tokens
 
 
 def test_untrained_phrases_leave_the_probability_of_a_text_as_it_was(ask):

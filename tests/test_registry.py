@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 import pytest
 import torch
 
-from hf_targets import HEADS, MINERS, Head
+from hf_targets import MINERS
+from hf_targets.multitoken.heads import HEADS, Head
 from hf_targets.registry import Registry
 
 

@@ -21,13 +21,7 @@ from hf_targets.awd_lstm.layers import (
 )
 from hf_targets.awd_lstm.runs import Runs
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import (
-    check_attention_mask,
-    check_embeddable,
-    check_position_shape,
-    check_segments,
-    check_shapes,
-)
+from hf_targets.backbones.inputs import check_row_mask, check_text
 from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.backbones.weight_access import num_rows
 
@@ -100,10 +94,8 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
             others: As for `CausalHead`, as are the errors.
         """
         config = cast(AwdLstmConfig, self.config)
-        text = check_shapes(input_ids, inputs_embeds)
-        check_attention_mask(attention_mask, text, past_key_values)
-        check_segments(token_type_ids)
-        check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), embedding_size=config.embedding_size)
+        arguments = input_ids, inputs_embeds, attention_mask, position_ids, token_type_ids
+        text = check_text(*arguments, num_rows(self.embed_tokens), config.embedding_size, cache=past_key_values)
         use_cache = config.use_cache if use_cache is None else use_cache
         given = past_key_values is not None
         cache = as_lstm_cache(past_key_values, len(self.layers)) if use_cache or given else None
@@ -168,10 +160,8 @@ class AwdLstmModel(AwdLstmPreTrainedModel):
 
 def _runs_of(text: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Runs | None:
     """Return the runs of a text (batch, time); None if each row is one."""
-    check_position_shape(position_ids, text)
+    check_row_mask(attention_mask)
     time = text.shape[1]
-    if attention_mask is not None and attention_mask.dim() != 2:
-        raise ValueError(f"attention_mask must be (batch, time), 0 at padding, got {tuple(attention_mask.shape)}")
     if attention_mask is None and (position_ids is None or time == 1):
         return None
     keep = torch.ones_like(text[..., 0] if text.dim() == 3 else text, dtype=torch.bool)

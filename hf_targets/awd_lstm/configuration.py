@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields, check_ranges
 
 
 class AwdLstmConfig(NamesItsPackage, PreTrainedConfig):
@@ -59,15 +59,9 @@ class AwdLstmConfig(NamesItsPackage, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_fields(self)
-        for name in ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in (name for name in type(self).__dataclass_fields__ if name.endswith("_dropout")):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}; 0 switches it off")
-        for name in ("activation_weight", "temporal_weight"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}; 0 switches it off")
+        sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers")
+        dropouts = [name for name in type(self).__dataclass_fields__ if name.endswith("_dropout")]
+        check_ranges(self, {**dict.fromkeys(sizes, 1), "activation_weight": 0, "temporal_weight": 0}, dropouts)
         super().__post_init__(**kwargs)
 
     @property

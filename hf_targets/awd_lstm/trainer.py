@@ -12,16 +12,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
-from transformers import Cache, DynamicCache, PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers import Cache, DynamicCache, PreTrainedModel, TrainerCallback, TrainerState
 from transformers.trainer_utils import IntervalStrategy
 
 from hf_targets.awd_lstm.layers import as_lstm_cache, lstm_layers
 from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.awd_lstm.streams import SegmentSampler, StreamRows, TextStream, segment_lengths
+from hf_targets.backbones.configuration import check_ranges
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import TargetTrainingArguments
-from hf_targets.training.averaging import AveragedTrainer, AveragingCallback, MeanOfWeights
+from hf_targets.training.averaging import AveragedTrainer, AveragingCallback
 from hf_targets.training.token_batches import EpochCallback
 
 logger = logging.getLogger(__name__)
@@ -64,9 +65,7 @@ class AwdLstmTrainingArguments(TargetTrainingArguments):
     weight_decay: float = 1.2e-6
 
     def __post_init__(self) -> None:
-        for name in ("bptt", "eval_streams", "nonmonotone_interval"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
+        check_ranges(self, {"bptt": 1, "eval_streams": 1, "nonmonotone_interval": 1})
         if self.average_from_start and self.nonmonotone_interval is None:
             raise ValueError("average_from_start needs a nonmonotone_interval, after which training stops; give one")
         super().__post_init__()
@@ -80,41 +79,6 @@ def no_longer_better(losses: Sequence[float], interval: int) -> bool:
     """
     earlier = losses[:-1][: -interval or None]
     return bool(earlier) and losses[-1] > min(earlier)
-
-
-def _eval_losses(state: TrainerState) -> list[float]:
-    """Return the losses of a training's evaluations, without one before its first step."""
-    return [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry and entry["step"]]
-
-
-class NonMonotoneTrigger(TrainerCallback):
-    """Begins the mean of the weights once evaluations no longer get better; if it began with training, stops training.
-
-    Source: Merity et al., "Regularizing and Optimizing LSTM Language Models", algorithm 1; the published program.
-    """
-
-    def __init__(self, averaging: AveragingCallback, interval: int) -> None:
-        self.averaging, self.interval = averaging, interval
-        self._is_training = False
-
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Look at the evaluations from now on."""
-        self._is_training = True
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Leave later evaluations alone."""
-        self._is_training = False
-
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, *, model: nn.Module, **kwargs: Any
-    ) -> None:
-        """Begin the mean, or stop, if this evaluation says so."""
-        if not self._is_training or not no_longer_better(_eval_losses(state), self.interval):
-            return
-        if self.averaging.from_start:
-            control.should_training_stop = True
-        else:
-            self.averaging.begin(model)
 
 
 class SegmentRate(TrainerCallback):
@@ -179,13 +143,11 @@ class AwdLstmTrainer(AveragedTrainer):
         self._evaluated: dict[int, Cache] = {}
         self._rate = SegmentRate(args.bptt)
         self.add_callback(self._rate)
-        if self._averaging is not None and args.nonmonotone_interval is not None:
-            self.add_callback(NonMonotoneTrigger(self._averaging, args.nonmonotone_interval))
 
     def _make_averaging(self) -> AveragingCallback | None:
         if self.args.nonmonotone_interval is None:
             return None
-        return AveragingCallback(MeanOfWeights, from_start=self.args.average_from_start)
+        return AveragingCallback(None, from_start=self.args.average_from_start)
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of the training text: for each segment one batch of each group of this process's rows."""
@@ -231,6 +193,21 @@ class AwdLstmTrainer(AveragedTrainer):
         self._states.clear()
         return super().train(*args, **kwargs)
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate; in training begin the mean once evaluations no longer get better, or stop if it began with it."""
+        found = super().evaluate(*args, **kwargs)
+        if self.is_in_train and self._averaging is not None and self._is_no_longer_better(self.state):
+            if self._averaging.from_start:
+                self.control.should_training_stop = True
+            else:
+                self._averaging.begin(cast(nn.Module, self.model))
+        return found
+
+    def _is_no_longer_better(self, state: TrainerState) -> bool:
+        interval, log = self.args.nonmonotone_interval, state.log_history
+        seen = [entry["eval_loss"] for entry in log if "eval_loss" in entry and entry["step"]]  # not before the first
+        return interval is not None and no_longer_better(seen, interval)
+
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a segment, from the state after the segment before."""
         self._rate.length = inputs["input_ids"].shape[1]
@@ -260,9 +237,7 @@ class AwdLstmTrainer(AveragedTrainer):
 
     def has_ended(self, state: TrainerState) -> bool:
         """Return whether a training has come to its end, or a finetuning to the one that its evaluations set."""
-        args, interval = self.args, self.args.nonmonotone_interval
-        finetuned = args.average_from_start and interval is not None and no_longer_better(_eval_losses(state), interval)
-        return finetuned or super().has_ended(state)
+        return (self.args.average_from_start and self._is_no_longer_better(state)) or super().has_ended(state)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of all parameters: the published program lets biases decay, too."""

@@ -1,29 +1,51 @@
-"""Strict loading of checkpoints: no tensor may be missing, unexpected, or of another shape, and no file cut short."""
+"""Checkpoints of our models: loaded strictly, none with a tensor missing or left over; uploaded with a card."""
 
 # pyright: reportAttributeAccessIssue=false
 # (a mixin: PreTrainedModel has the rest of from_pretrained)
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from safetensors import SafetensorError, safe_open
+from huggingface_hub import ModelCard, ModelCardData, file_exists
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.publishing import PublishedWithCard
-from hf_targets.data.atomic_write import full_disk_named
+logger = logging.getLogger(__name__)
 
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
 _MOST_NAMES = 8
 
+_CARD = """---
+{{ card_data }}
+---
 
-class StrictLoading(PublishedWithCard):
-    """`from_pretrained` that raises an error if tensors are missing, unexpected, or of another shape."""
+# {{ title }}
+
+A `{{ class_name }}`{% if backbone %} around a `{{ backbone }}`{% endif %}, of the Python package
+hf_targets.{% if heads_only %}
+The repository holds its heads alone: `from_pretrained` also loads the base model, `{{ base }}`.{% endif %}
+
+```python
+from {{ module }} import {{ class_name }}
+
+model = {{ class_name }}.from_pretrained("{{ repo }}")
+```
+
+In a process that has run `import hf_targets`, the Auto classes of Transformers load it too.
+"""
+
+
+class StrictLoading:
+    """`from_pretrained` that raises an error if tensors are missing, unexpected, or of another shape.
+
+    Uploads, by `push_to_hub` or `save_pretrained`, have a card that says what the model is.
+    """
 
     made_by = "from_base"
     """Name of the method that makes a model from a checkpoint of another kind."""
@@ -55,7 +77,7 @@ class StrictLoading(PublishedWithCard):
             cls.check_kind(name, PreTrainedConfig.get_config_dict(name, **hub)[0])
         resized = bool(kwargs.get("ignore_mismatched_sizes"))
         kwargs["ignore_mismatched_sizes"] = True  # the check below raises an error that names the shapes
-        with broken_files_named(name, kwargs):
+        with broken_files_named(name):
             model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         mismatched = {tensor: (found, expected) for tensor, found, expected in info["mismatched_keys"]}
         tied: Any = model.all_tied_weights_keys  # of these the other one is loaded
@@ -70,10 +92,14 @@ class StrictLoading(PublishedWithCard):
         _check_complete(name, missing, unexpected, shapes, way_out)
         return (model, info) if output_loading_info else model  # pyright: ignore[reportReturnType]
 
-    def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the model as Transformers does; an OSError names the folder if its disk is full."""
-        with full_disk_named(save_directory):
-            super().save_pretrained(save_directory, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        """Upload a folder as Transformers does, with our card if the repository has none."""
+        if not file_exists(repo_id, "README.md", token=kwargs.get("token")):  # else the folder may have a copy of it
+            write_card(self, working_dir, repo_id)
+        base = getattr(self.config, "base_model_name_or_path", None)  # pyright: ignore[reportAttributeAccessIssue]
+        if base and is_local(base):
+            logger.warning("config.json names a path of this machine: base_model_name_or_path=%r", base)
+        return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)  # pyright: ignore
 
     @classmethod
     def check_kind(cls, name: str | PathLike, values: dict[str, Any]) -> None:
@@ -117,32 +143,34 @@ def listed(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def broken_files_named(name: str | PathLike, loading: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the `with` block, a ValueError names a weight file that is cut short, which safetensors' error does not.
-
-    Args:
-        name: The checkpoint that is loaded: a folder, or a repository of the Hub.
-        loading: The arguments of `from_pretrained`, of which those of the Hub are used.
-    """
+def broken_files_named(name: str | PathLike) -> Iterator[None]:
+    """Inside the `with` block, a ValueError names a checkpoint with a weight file that is cut short."""
     try:
         yield
     except SafetensorError as error:
-        for file in sorted(_folder(name, loading).glob("*.safetensors")):
-            try:
-                with safe_open(file, framework="pt"):
-                    pass
-            except (SafetensorError, OSError):
-                told = f"{file} is not a whole safetensors file: {error}; copy or download the checkpoint again"
-                raise ValueError(told) from error
-        raise
+        raise ValueError(
+            f"{name} has a file that is not whole safetensors: {error}; copy or download the checkpoint again"
+        ) from error
 
 
-def _folder(name: str | PathLike, loading: Mapping[str, Any]) -> Path:
-    """Return the folder of the weight files: for a repository of the Hub, the folder of the downloaded files."""
-    folder = Path(name, loading.get("subfolder") or "")
-    if folder.is_dir():
-        return folder
-    where = {key: loading[key] for key in ("cache_dir", "revision", "subfolder") if loading.get(key)}
-    quiet = {"_raise_exceptions_for_missing_entries": False}
-    config = cached_file(name, "config.json", local_files_only=True, **quiet, **where)
-    return folder if config is None else Path(config).parent
+def write_card(model: Any, folder: Any, repo_id: str) -> None:
+    """Write the card `README.md` of a model, as it will be in a repository of the Hub."""
+    name, base = type(model).__name__, getattr(model.config, "base_model_name_or_path", None)
+    tags = ["hf-targets", model.config.model_type, *(getattr(model, "model_tags", None) or [])]
+    published = base if base and not is_local(base) else None
+    data = ModelCardData(library_name="hf-targets", tags=tags, base_model=published)
+    values = {
+        "title": repo_id.rpartition("/")[2],
+        "repo": repo_id,
+        "class_name": name,
+        "module": "hf_targets" if "For" in name else type(model).__module__,  # the public names
+        "backbone": type(model.backbone).__name__ if hasattr(model, "backbone") else None,
+        "heads_only": not list(Path(folder).glob("*model*.safetensors")),
+        "base": base,
+    }
+    ModelCard.from_template(data, template_str=_CARD, **values).save(Path(folder) / "README.md")
+
+
+def is_local(name: str) -> bool:
+    """Return whether a model's name is a path of this machine."""
+    return Path(name).is_absolute() or Path(name).exists()

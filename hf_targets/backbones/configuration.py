@@ -5,8 +5,10 @@
 # (mixins: PreTrainedConfig has the other methods; names that only some releases of Transformers have)
 
 import inspect
+import math
 import os
 import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -89,6 +91,16 @@ def check_fields(config: PreTrainedConfig) -> None:
         for name, declared in inspect.get_annotations(cls).items():
             if name in names:
                 _check_field(name, getattr(config, name), declared)
+
+
+def check_ranges(owner: Any, least: Mapping[str, float], shares: Iterable[str] = ()) -> None:
+    """Raise a ValueError if a field that is not None is below its least value or infinite, or no share, in [0, 1)."""
+    for name, bound in least.items():
+        if (value := getattr(owner, name)) is not None and not bound <= value < math.inf:  # nor is nan in it
+            raise ValueError(f"{name} must be {bound} or more, got {value}")
+    for name in shares:
+        if (value := getattr(owner, name)) is not None and not 0 <= value < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {value}; 0 switches it off")
 
 
 def _check_field(name: str, value: Any, declared: Any) -> None:

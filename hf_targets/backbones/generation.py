@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 # (Transformers mixes generation into some models only)
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -71,7 +72,8 @@ def text_reader(backbone: PreTrainedModel) -> Reader:
     if not backbone.config.is_encoder_decoder:
 
         def read(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
-            given = backbone_inputs(attention_mask=mask, position_ids=positions)
+            takes = "position_ids" in inspect.signature(backbone.base_model.forward).parameters
+            given = backbone_inputs(attention_mask=mask, position_ids=positions if takes else None)
             return backbone.base_model(input_ids=ids, use_cache=False, **given)[0]
 
         return read

@@ -14,7 +14,6 @@ from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokeniz
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.data.tokenization import special_token_ids
 from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.torch_modes import inside_transform
 
 _INTEGERS = (torch.int64, torch.int32)
 _NOT_FOR_MASKED = ("shift_labels", "logits_to_keep", "past_key_values", "ensemble_weight", "nll_weights")
@@ -106,18 +105,41 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
         )
 
 
-def check_embeddable(input_ids: Tensor | None, text: Tensor, *, vocab_size: int, **width: int) -> None:
-    """Raise a ValueError if ids are outside the vocabulary, or embeddings given in their place have another width.
+def check_text(
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    attention_mask: Any,
+    position_ids: Tensor | None,
+    token_type_ids: Tensor | None,
+    vocab_size: int,
+    width: int,
+    *,
+    cache: Cache | None = None,
+    hint: str = "give the tokenizer single texts, not pairs",
+) -> Tensor:
+    """Check what layers of ours read, and return the text: `input_ids` (batch, time) or `inputs_embeds`.
 
     Args:
-        text: `input_ids` (batch, time), or `inputs_embeds` (batch, time, d).
-        width: d, under the name that it has in the configuration.
+        vocab_size, width: Of the embeddings.
+        hint: What to do about a second segment, for the error.
+    Raises:
+        ValueError: If shapes do not fit, a segment id is not 0, or an id is outside the vocabulary.
     """
-    ((field, size),) = width.items()
+    text = check_shapes(input_ids, inputs_embeds)
+    check_attention_mask(attention_mask, text, cache)
+    check_position_shape(position_ids, text)
+    check_segments(token_type_ids, hint)
     if input_ids is not None:
         check_ids(input_ids, vocab_size, "input_ids")
-    elif text.shape[2:] != (size,):
-        raise ValueError(f"inputs_embeds must be (batch, time, {size}), as {field} says, got {tuple(text.shape)}")
+    elif text.shape[2:] != (width,):
+        raise ValueError(f"inputs_embeds must be (batch, time, {width}), got {tuple(text.shape)}")
+    return text
+
+
+def check_row_mask(attention_mask: Tensor | None, what: str = "0 at padding") -> None:
+    """Raise a ValueError if a mask has other axes than (batch, time)."""
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise ValueError(f"attention_mask must be (batch, time), {what}, got {tuple(attention_mask.shape)}")
 
 
 def check_masked_call(
@@ -278,8 +300,8 @@ def check_range(values: Tensor, stop: int, name: str, *, start: int = 0) -> None
 
 
 def can_look(tensor: Tensor) -> bool:
-    """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces or transforms code."""
-    return tensor.is_cpu and not torch.compiler.is_compiling() and not inside_transform()
+    """Return whether a tensor's values can be read at once: it is on the CPU, and nothing traces code."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def check_kept_ids(config: Any, new_num_tokens: int | None, *names: str) -> None:

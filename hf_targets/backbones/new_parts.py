@@ -4,10 +4,17 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+from transformers import initialization as init
 
 
 class ZeroInitLinear(nn.Linear):
-    """A linear layer whose weight and bias are set to zero by the `_init_weights` of our models."""
+    """A linear layer that begins with weight and bias of zero."""
+
+    def reset_parameters(self) -> None:
+        """Set both to zero, but for what a checkpoint has filled."""
+        init.zeros_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
 
 def unwrapped(model: nn.Module) -> Any:

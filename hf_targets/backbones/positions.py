@@ -54,7 +54,6 @@ def check_room(
     given: Mapping[str, Any],
     *configs: GenerationConfig | None,
     asked: str = "max_new_tokens",
-    way_out: str = "",
 ) -> None:
     """Raise a ValueError if a model lacks a position for a token that `generate` will read.
 
@@ -67,7 +66,6 @@ def check_room(
         given: The other arguments.
         configs: What holds where `given` says nothing, in order of precedence.
         asked: The argument that a caller set the number of new tokens with, where it is not `max_length`.
-        way_out: What else to do, at the end of the error.
     """
     limit = position_limit(model)
     settings = {name: _setting(name, given, configs) for name in ("max_new_tokens", "max_length")}
@@ -84,7 +82,7 @@ def check_room(
         name, most = (asked, room) if settings["max_new_tokens"] else ("max_length", num_columns + room)
         raise ValueError(
             f"a prompt and what follows must fit into the model's {limit} positions, got {num_read} tokens and up to "
-            f"{num_new} new ones; lower {name} to {most} or shorten the prompt{way_out}"
+            f"{num_new} new ones; lower {name} to {most} or shorten the prompt"
         )
 
 

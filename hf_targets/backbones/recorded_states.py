@@ -1,15 +1,12 @@
 """Hidden states and attention weights of layers as outputs of a model, if a call asks for them."""
 
-import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
@@ -70,31 +67,3 @@ def _recorded(attentions: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def eager_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    dropout: float = 0.0,
-    **_: object,
-) -> tuple[Tensor, Tensor]:
-    """Return softmax(query key^T / sqrt(head_dim) + mask) value, (batch, time, heads, head_dim), and the weights.
-
-    The signature is that of Transformers' attention functions.
-
-    Args:
-        module: The attention layer; its mode says whether weights are dropped.
-        query, key, value: (batch, heads, time, head_dim).
-        attention_mask: Added to the scores, (batch, 1, time, time).
-        dropout: Of the weights, in training.
-    """
-    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    weights = F.dropout(weights, dropout, module.training)
-    return (weights @ value).transpose(1, 2), weights

@@ -9,7 +9,7 @@ import torch
 from accelerate.utils.modeling import get_state_dict_offloaded_model
 from torch import Tensor, nn
 
-from hf_targets.maths.losses import IGNORED, token_cross_entropy, weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):
@@ -102,12 +102,6 @@ def execution_device(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def best_device() -> torch.device:
-    """Return the device to run a model on: the current accelerator if there is one, else the CPU."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return torch.device("cpu") if found is None else found
-
-
 def is_readable(module: nn.Module) -> bool:
     """Return whether all weights of a module can be read directly: they are neither offloaded nor sharded."""
     return not (is_sharded(module) or any(parameter.is_meta for parameter in module.parameters()))
@@ -141,17 +135,7 @@ def num_rows(layer: nn.Module) -> int:
 
 def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:
     """Return the rows (..., d) of an output matrix for token ids (...), without a gradient."""
-    return call_inside(layer, _rows, ids)
-
-
-def output_cross_entropy(layer: nn.Linear, hidden: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Return `token_cross_entropy` of hidden states (..., d) and targets (...), in the shape of the targets.
-
-    Args:
-        layer: The output embedding, which turns hidden states into logits.
-    """
-    losses = call_inside(layer, _losses, hidden.flatten(0, -2), targets.flatten(), label_smoothing)
-    return losses.view(targets.shape)
+    return call_inside(layer, lambda weight, _, ids: nn.functional.embedding(ids, weight.detach()), ids)
 
 
 def weighted_output_cross_entropy(
@@ -173,14 +157,6 @@ def weighted_output_cross_entropy(
     arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing
     total, losses = call_inside(layer, _weighted_losses, *arguments)
     return total, losses.view(targets.shape)
-
-
-def _rows(weight: Tensor, _: Tensor | None, ids: Tensor) -> Tensor:
-    return nn.functional.embedding(ids, weight.detach())
-
-
-def _losses(weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    return token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
 
 
 def _weighted_losses(

@@ -231,7 +231,7 @@ def load_base(
         ValueError: If `base` is neither, has an adapter of peft, or one of its files is cut short.
     """
     if isinstance(base, str | PathLike):
-        with broken_files_named(base, backbone_kwargs or {}):
+        with broken_files_named(base):
             base = auto_class.from_pretrained(base, **(backbone_kwargs or {}))
     if hasattr(base, "peft_config"):
         raise ValueError(

@@ -30,7 +30,7 @@ class CopyGenerationState(PhraseGenerationState):
 
         They follow from the ids and the widths, so that beams that change places take theirs with them.
         """
-        expansion, columns = Expansion(self.vocabularies), []
+        expansion, columns = Expansion(self.table.vocabularies), []
         for at, column in enumerate(steps.split(1, dim=1)):
             tokens = [torch.tensor(row or [0], device=steps.device) for row in expansion.rows(column)]
             padded = pad_sequence(tokens, batch_first=True, padding_value=-1, padding_side="left")

@@ -1,7 +1,7 @@
 """The layers of a CrammedBERT without its output matrix: from token ids to hidden states."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +12,12 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import (
-    check_attention_mask,
-    check_embeddable,
-    check_kept_ids,
-    check_position_shape,
-    check_segments,
-    check_shapes,
-)
-from hf_targets.backbones.recorded_states import Wanted, eager_attention, recorded_weights
+from hf_targets.backbones.inputs import check_text
+from hf_targets.backbones.recorded_states import Wanted, recorded_weights
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
 
@@ -68,7 +62,7 @@ class CrammedBertAttention(nn.Module):
         batch, time, size = hidden.shape
         heads = self.query_key_value(hidden).view(batch, time, -1, 3 * self.head_size).transpose(1, 2)
         name = cast(str, self.config._attn_implementation)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
         attended, weights = attend(
             self,
             *heads.split(self.head_size, dim=-1),
@@ -112,11 +106,6 @@ class CrammedBertPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
-
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the vocabulary; a ValueError if it would lose the id of padding."""
-        check_kept_ids(self.config, new_num_tokens, "pad_token_id")
-        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -178,12 +167,9 @@ class CrammedBertModel(StrictLoading, CrammedBertPreTrainedModel):
             ValueError: If shapes do not fit, or an id is outside the vocabulary.
         """
         config = cast(CrammedBertConfig, self.config)
-        text = check_shapes(input_ids, inputs_embeds)
-        check_attention_mask(attention_mask, text, None)
-        check_segments(token_type_ids, hint=_NO_SEGMENTS)
-        check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), hidden_size=config.hidden_size)
+        given = input_ids, inputs_embeds, attention_mask, position_ids, token_type_ids
+        text = check_text(*given, num_rows(self.embed_tokens), config.hidden_size, hint=_NO_SEGMENTS)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
-        check_position_shape(position_ids, text)
         positions = _positions(text, attention_mask) if position_ids is None else position_ids
         hidden = self.embed_norm(embeds + self.embed_positions(positions))
         hidden = F.dropout(hidden, config.hidden_dropout_prob, self.training)

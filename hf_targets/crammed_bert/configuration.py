@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields, check_ranges
 
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "classifier_size",
@@ -62,22 +62,14 @@ class CrammedBertConfig(NamesItsPackage, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_fields(self)
-        for name in SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        check_ranges(self, {**dict.fromkeys(SIZES, 1), "initializer_range": 0}, DROPOUTS)
         for name in ("hidden_size", "intermediate_size"):
             if getattr(self, name) % 2:
                 raise ValueError(f"{name} must be even, as half of it are cosines or gates, got {getattr(self, name)}")
         if self.hidden_size % (heads := self.num_attention_heads):
             raise ValueError(f"num_attention_heads must divide hidden_size={self.hidden_size}, got {heads}")
-        for name in DROPOUTS:
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}; 0 switches it off")
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id must be in [0, {self.vocab_size - 1}] or None, got {self.pad_token_id}")
-        if not (self.layer_norm_eps > 0 and 0 <= self.initializer_range < float("inf")):
-            raise ValueError(
-                f"layer_norm_eps and initializer_range must be positive, got {self.layer_norm_eps} and "
-                f"{self.initializer_range}"
-            )
+        if not self.layer_norm_eps > 0:
+            raise ValueError(f"layer_norm_eps must be above 0, got {self.layer_norm_eps}")
         super().__post_init__(**kwargs)

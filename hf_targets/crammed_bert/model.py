@@ -10,7 +10,7 @@ from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutp
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_masked_call, without_padding
+from hf_targets.backbones.inputs import check_masked_call, check_row_mask, without_padding
 from hf_targets.backbones.weight_access import num_rows, weighted_output_cross_entropy
 from hf_targets.crammed_bert.backbone import CrammedBertModel, CrammedBertPreTrainedModel
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
@@ -163,8 +163,7 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
                 1 for each of several classes. `config.problem_type` chooses the loss; None: what labels look like.
             others: As for `CrammedBertModel`.
         """
-        if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
-            raise ValueError(f"attention_mask must be (batch, time) to classify, got {tuple(attention_mask.shape)}")
+        check_row_mask(attention_mask, "to classify")
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -178,8 +177,8 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         logits = self.classifier(outputs.last_hidden_state, attention_mask)
         loss = None
         if labels is not None:
-            problem_type = cast(CrammedBertConfig, self.config).problem_type
-            loss = _class_loss(logits, labels.to(logits.device), problem_type)
+            count = (labels != IGNORED).sum().clamp(min=1)  # of classes, of which there may be none
+            loss = self.loss_function(labels, logits, self.config, num_items_in_batch=count)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -195,21 +194,3 @@ def _pooled(hidden: Tensor, attention_mask: Tensor | None, *, first: bool) -> Te
     # Departs: the published program takes the mean with the padding in it, so that a text's class depends on its batch
     kept = hidden.masked_fill(~keep[..., None], 0.0).sum(dim=1)
     return kept / keep.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def _class_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tensor:
-    """Return the mean loss of logits (texts, num_labels) that Transformers' `problem_type` names; 0 without a class.
-
-    Args:
-        problem_type: None: a regression where there is one label, classes where labels are integers, and else several
-            classes.
-    """
-    if problem_type is None:
-        classes = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-        problem_type = "regression" if logits.shape[1] == 1 else classes
-    if problem_type == "regression":
-        return F.mse_loss(logits, labels.to(logits.dtype).view_as(logits))
-    if problem_type == "multi_label_classification":
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-    total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-    return total / (labels != IGNORED).sum().clamp(min=1)

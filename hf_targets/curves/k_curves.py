@@ -1,10 +1,12 @@
 """Prediction of several sentence curves for one text, and the choice among them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from hf_targets.curves.configuration import CurveConfig
+from hf_targets.curves.sentence_curve import SentenceCurve
 
 
 class CurveMixture(nn.Module):
@@ -27,11 +29,6 @@ class CurveMixture(nn.Module):
         # no bias in the last layer: it would shift all K scores equally
         self.scorer = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 1, bias=False))
         self.reset_parameters()
-
-    @classmethod
-    def of(cls, curve: CurveConfig | None, dim: int) -> "CurveMixture | None":
-        """Return the choice among the curves of a configuration; None if there are not several."""
-        return None if curve is None or curve.num_curves == 1 else cls(dim, curve.num_curves)
 
     def reset_parameters(self) -> None:
         """Initialise the embeddings of the K tokens at random; the scorer's layers initialise themselves."""
@@ -64,3 +61,15 @@ class CurveMixture(nn.Module):
             best = probabilities.argmax(dim=-1)
             points = curves[torch.arange(best.shape[0], device=best.device), best]
         return points, probabilities
+
+
+def curve_parts(curve: Any, dim: int) -> tuple[SentenceCurve | None, CurveMixture | None]:
+    """Return the mappings of a model's curve, and the choice among K > 1 curves; None for what there is not.
+
+    Args:
+        curve: A `CurveConfig`, the field `curve` of the model's configuration; None: no curve.
+        dim: Width of the hidden states.
+    """
+    if curve is None:
+        return None, None
+    return SentenceCurve(curve), None if curve.num_curves == 1 else CurveMixture(dim, curve.num_curves)

@@ -10,7 +10,8 @@ MAX_TABLE_LENGTH = 256
 """The longest length in the table of matrices, from which batches of many lengths are looked up on the device."""
 
 _STEP = 32
-_MAX_BYTES = 2**30
+_MOST_KEPT = 256
+"""Lengths of which a curve keeps matrices beside its table."""
 
 Matrices = tuple[Tensor, Tensor]
 """B^+ and B, transposed: one maps embeddings to control points, (..., N, length), the other back, (..., length, N)."""
@@ -23,8 +24,7 @@ class SentenceCurve(nn.Module):
     are computed in float32 (float64 for float64), also inside autocast, because B^+ can have a norm of hundreds; the
     result has the type of the input. TF32 is used if you switch it on: leave it off for long texts.
 
-    The module has no parameters and no buffers. Matrices are computed when a length first occurs, and cached for all
-    models of the process; beyond 1 GiB the oldest are dropped.
+    The module has no parameters and no buffers. Matrices are computed when a length first occurs, and kept.
 
     With a fixed width, `torch.compile` makes one graph; if the width changes, the graph breaks at the matrix look-up.
 
@@ -34,6 +34,10 @@ class SentenceCurve(nn.Module):
     def __init__(self, config: CurveConfig) -> None:
         super().__init__()
         self.config = config
+        self._kept: dict[tuple[int, torch.dtype, torch.device], Matrices] = {}  # the oldest first
+        self._tables: dict[tuple[torch.dtype, torch.device], Matrices] = {}
+        self._lacking: set[int] = set()  # lengths in the table that have no curve
+        self._longest = 0  # the longest text for which the norm of the inverse was checked
 
     def num_control_points(self, length: int) -> int:
         """Return N, the number of control points of a text of `length` tokens."""
@@ -70,7 +74,7 @@ class SentenceCurve(nn.Module):
 
     def check(self, length: int) -> None:
         """Raise a ValueError if a curve cannot represent texts of `length` tokens."""
-        _compute(self.config, length, warn=False)
+        self._compute(length)
 
     def keep(self, lengths: Tensor, length: int) -> Tensor:
         """Return an attention mask of control points, bool (batch, N(length)): true for those that belong to a text.
@@ -91,65 +95,106 @@ class SentenceCurve(nn.Module):
             return _product(self._matrices(length, wide, device)[direction], rows)
         _check(lengths, len(rows), length)
         if length > MAX_TABLE_LENGTH:
-            return _map_groups(self.config, direction, rows, lengths, length)
+            return self._map_groups(direction, rows, lengths, length)
         real = self.keep(lengths, length) if direction else torch.arange(length, device=device) < lengths[:, None]
         rows = rows.masked_fill(~real[..., None], 0.0)  # not `* real`: nan * 0 is nan
         matrices = self._table(length, wide, device)[direction].index_select(0, lengths)
-        _check_exist(self.config, lengths)
+        if _is_readable(lengths):  # where it is not, texts that have no curve become NaN
+            for missing in sorted(self._lacking.intersection(lengths.tolist())):
+                self._compute(missing)  # raises the error that says why
         return _product(matrices, rows)
 
-    @compiled_constant
-    def _matrices(self, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
-        return _matrices(self.config, length, dtype, device)
+    @break_graph
+    def _map_groups(self, direction: int, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
+        """Return each row mapped by the matrix of its length, those of one length at once; waits for the device.
 
-    @compiled_constant
-    def _table(self, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
-        return _table(self.config, width, dtype, device)
+        Args:
+            direction: 0 for to_control_points, 1 for to_embeddings.
+            rows: (batch, width or N(width), dim).
+            width: The width of the padded batch.
+        """
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        full = width if direction else self.num_control_points(width)
+        mapped = [rows.new_zeros(full, rows.shape[2])] * len(rows)
+        for length in lengths.unique().flip(0).tolist():  # the longest first, so that a warning comes once
+            if length:
+                matrix = self._matrices(length, wide, rows.device)[direction]
+                group = (lengths == length).nonzero()[:, 0]
+                product = _product(matrix, rows[:, : matrix.shape[1]].index_select(0, group))
+                padded = nn.functional.pad(product, (0, 0, 0, full - matrix.shape[0]))
+                for position, row in zip(group.tolist(), padded, strict=True):
+                    mapped[position] = row
+        return torch.stack(mapped) if mapped else rows.new_zeros(0, full, rows.shape[2])
 
     @compiled_constant
     def _counts(self, width: int, device: torch.device) -> tuple[Tensor]:
-        return _counts(self.config, width, device)
+        """Return the numbers of control points of texts of 0 to `width` tokens; 0 tokens have 0."""
+        counts = [0, *(self.num_control_points(length) for length in range(1, width + 1))]
+        with torch.inference_mode(False):  # else training could not use tensors made in generation
+            return (torch.tensor(counts, device="cpu").to(device),)
 
+    @compiled_constant
+    def _matrices(self, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
+        """Return both matrices of a length, kept."""
+        key = (length, dtype, device)
+        if (kept := self._kept.get(key)) is not None:
+            return kept
+        with torch.inference_mode(False):
+            first, second = (_rounded(matrix, dtype).to(device) for matrix in self._compute(length, may_warn=True))
+        if type(first) is Tensor:  # not the fake one of a tracer
+            self._kept[key] = first, second
+            for oldest in list(self._kept)[:-_MOST_KEPT]:
+                self._kept.pop(oldest, None)
+        return first, second
 
-_kept: dict[tuple, tuple[Tensor, ...]] = {}
-"""Tensors that follow from curves and lengths alone, for all models of the process, the oldest first."""
-_longest: dict[tuple, int] = {}  # by curve, the longest text for which the norm of the inverse was checked
-_lacking: dict[tuple, set[int]] = {}  # by curve, lengths of which a table has no matrices, as there is no such curve
+    @compiled_constant
+    def _table(self, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
+        """Return both matrices for each length from 0 to `width`, padded with zeros to the size of those of `width`."""
+        table = self._tables.get((dtype, device))
+        if width in self._lacking:
+            self._compute(width)  # raises the error that says why
+        if table is None or len(table[0]) <= width:
+            with torch.inference_mode(False):
+                table = self._grown_table(table, width, dtype, device)
+            if type(table[0]) is Tensor:
+                self._tables[dtype, device] = table
+        count = self.num_control_points(width)
+        return table[0][: width + 1, :count, :width], table[1][: width + 1, :width, :count]
 
+    def _grown_table(self, old: Matrices | None, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
+        """Return a table of lengths up to a multiple of 32; the matrices of lengths that no curve has are NaN."""
+        start, top = 1 if old is None else len(old[0]), -(-width // _STEP) * _STEP
+        count = self.num_control_points(top)
+        shapes = (top + 1, count, top), (top + 1, top, count)
+        tables = [torch.zeros(shape, dtype=dtype, device="cpu") for shape in shapes]
+        for table, before in zip(tables, old or (), strict=False):
+            table[:start, : before.shape[1], : before.shape[2]] = before
+        self._compute(width, may_warn=True)  # raises an error if texts of this length have no curve
+        for length in range(start, top + 1):
+            try:
+                matrices = self._compute(length)
+            except ValueError:  # whoever has a text of this length is told why
+                self._lacking.add(length)
+                tables[0][length] = tables[1][length] = torch.nan
+                continue
+            for table, matrix in zip(tables, matrices, strict=True):
+                table[length, : matrix.shape[0], : matrix.shape[1]] = _rounded(matrix, dtype)
+        return tables[0].to(device), tables[1].to(device)
 
-def _keep(key: tuple, tensors: tuple[Tensor, ...]) -> None:
-    """Keep tensors, but for subclasses such as the fake tensors of a tracer, and drop the oldest beyond the limit."""
-    if not all(type(tensor) is Tensor for tensor in tensors):
-        return
-    _kept[key] = tensors
-    sizes = {name: sum(tensor.nbytes for tensor in kept) for name, kept in tuple(_kept.items())}
-    while sum(sizes.values()) > _MAX_BYTES and len(sizes) > 1:
-        oldest = next(iter(sizes))
-        _kept.pop(oldest, None)
-        del sizes[oldest]
+    def _compute(self, length: int, *, may_warn: bool = False) -> Matrices:
+        """Compute both matrices of a length, in float64 on the CPU.
 
+        Args:
+            may_warn: Whether to warn of a large inverse, if this is the longest text so far, as norms grow with it.
+        """
+        from hf_targets.maths.bsplines import basis_matrix, inverse_matrix  # scipy takes a while to import
 
-def _key(config: CurveConfig) -> tuple:
-    count, degree = config.num_control_points, config.degree
-    return (
-        count or config.num_control_points_ratio,
-        count is None,
-        degree or config.degree_ratio,
-        degree is None,
-        config.degree_convention,
-        config.margin,
-        config.rank_deficient,
-    )
-
-
-def _compute(config: CurveConfig, length: int, *, warn: bool) -> Matrices:
-    """Compute both matrices of a length, in float64 on the CPU."""
-    from hf_targets.maths.bsplines import basis_matrix, inverse_matrix  # scipy takes a while to import
-
-    setting = (length, config.num_control_points_for(length), config.degree_for(length), float(config.margin))
-    options = {} if warn else {"max_norm": None}
-    inverse = inverse_matrix(*setting, rank_deficient=config.rank_deficient, **options)
-    return inverse.T, basis_matrix(*setting).T
+        setting = (length, self.num_control_points(length), self.config.degree_for(length), float(self.config.margin))
+        options = {"max_norm": None}
+        if may_warn and length > self._longest:
+            self._longest, options = length, {}
+        inverse = inverse_matrix(*setting, rank_deficient=self.config.rank_deficient, **options)
+        return inverse.T, basis_matrix(*setting).T
 
 
 def _rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
@@ -158,113 +203,10 @@ def _rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     return matrix.masked_fill(matrix.abs() < torch.finfo(dtype).tiny, 0.0).contiguous()
 
 
-def _is_longest(config: CurveConfig, length: int) -> bool:
-    """Return whether this is the longest text of a curve so far; only then warn, as norms grow with the length."""
-    key = _key(config)
-    longest = _longest.get(key, 0)
-    _longest[key] = max(longest, length)
-    return length > longest
-
-
-def _matrices(config: CurveConfig, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:
-    """Return both matrices of a length, cached."""
-    key = (*_key(config), length, dtype, device)
-    cached = _kept.get(key)
-    if cached is None:
-        with torch.inference_mode(False):  # else training could not use tensors made in generation
-            computed = _compute(config, length, warn=_is_longest(config, length))
-            cached = tuple(_rounded(matrix, dtype).to(device) for matrix in computed)
-        _keep(key, cached)
-    return cached[0], cached[1]
-
-
-def _table(config: CurveConfig, width: int, dtype: torch.dtype, device: torch.device) -> Matrices:
-    """Return both matrices for each length from 0 to `width`, padded with zeros to the size of those of `width`."""
-    key = (*_key(config), "table", dtype, device)
-    cached = _kept.get(key)
-    if width in _lacking.get(_key(config), ()):
-        _compute(config, width, warn=False)  # raises the error that says why
-    if cached is None or len(cached[0]) <= width:
-        with torch.inference_mode(False):
-            cached = _grown_table(config, cached, width, dtype, device)
-        _keep(key, cached)
-    count = config.num_control_points_for(width)
-    return cached[0][: width + 1, :count, :width], cached[1][: width + 1, :width, :count]
-
-
-def _grown_table(
-    config: CurveConfig, old: tuple[Tensor, ...] | None, width: int, dtype: torch.dtype, device: torch.device
-) -> Matrices:
-    """Return a table of lengths up to a multiple of 32; the matrices of lengths that no curve has are NaN."""
-    start, top = 1 if old is None else len(old[0]), -(-width // _STEP) * _STEP
-    new: dict[int, Matrices | None] = {width: _compute(config, width, warn=_is_longest(config, width))}
-    for length in (length for length in range(start, top + 1) if length != width):
-        try:
-            new[length] = _compute(config, length, warn=False)
-        except ValueError:  # whoever has a text of this length is told why
-            new[length] = None
-            _lacking.setdefault(_key(config), set()).add(length)
-    count = config.num_control_points_for(top)
-    shapes = (top + 1, count, top), (top + 1, top, count)
-    tables = [torch.zeros(shape, dtype=dtype, device="cpu") for shape in shapes]
-    for length, matrices in new.items():
-        if matrices is None:
-            for table in tables:
-                table[length] = torch.nan
-            continue
-        for table, matrix in zip(tables, matrices, strict=True):
-            table[length, : matrix.shape[0], : matrix.shape[1]] = _rounded(matrix, dtype)
-    for table, before in zip(tables, old or (), strict=False):
-        table[:start, : before.shape[1], : before.shape[2]] = before
-    return tables[0].to(device), tables[1].to(device)
-
-
 def _product(matrices: Tensor, rows: Tensor) -> Tensor:
     """Return matrices @ rows, computed in float32 at least and without autocast."""
     with without_autocast(rows.device):
         return (matrices @ rows.to(matrices.dtype)).to(rows.dtype)
-
-
-@break_graph
-def _map_groups(config: CurveConfig, direction: int, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """Return each row mapped by the matrix of its length, multiplying rows of one length at once; waits for the device.
-
-    Args:
-        direction: 0 for to_control_points, 1 for to_embeddings.
-        rows: (batch, width or N(width), dim).
-        width: The width of the padded batch.
-    """
-    wide = torch.promote_types(rows.dtype, torch.float32)
-    full = width if direction else config.num_control_points_for(width)
-    mapped = [rows.new_zeros(full, rows.shape[2])] * len(rows)
-    for length in lengths.unique().flip(0).tolist():  # the longest first, so that a warning comes once
-        if length:
-            matrix = _matrices(config, length, wide, rows.device)[direction]
-            group = (lengths == length).nonzero()[:, 0]
-            product = _product(matrix, rows[:, : matrix.shape[1]].index_select(0, group))
-            padded = nn.functional.pad(product, (0, 0, 0, full - matrix.shape[0]))
-            for position, row in zip(group.tolist(), padded, strict=True):
-                mapped[position] = row
-    return torch.stack(mapped) if mapped else rows.new_zeros(0, full, rows.shape[2])
-
-
-def _counts(config: CurveConfig, width: int, device: torch.device) -> tuple[Tensor]:
-    """Return the numbers of control points of texts of 0 to `width` tokens; 0 tokens have 0."""
-    key = (*_key(config), "counts", width, device)
-    cached = _kept.get(key)
-    if cached is None:
-        counts = [0, *(config.num_control_points_for(length) for length in range(1, width + 1))]
-        with torch.inference_mode(False):
-            cached = (torch.tensor(counts, device="cpu").to(device),)
-        _keep(key, cached)
-    return (cached[0],)
-
-
-def _check_exist(config: CurveConfig, lengths: Tensor) -> None:
-    """Check that each row has a length of which a curve exists; what cannot be looked at becomes NaN."""
-    if _is_readable(lengths) and (lacking := _lacking.get(_key(config))):
-        for length in sorted(lacking.intersection(lengths.tolist())):
-            _compute(config, length, warn=False)  # raises the error that says why
 
 
 def _is_readable(lengths: Tensor) -> bool:

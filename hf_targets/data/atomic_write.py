@@ -24,10 +24,10 @@ def full_disk_named(folder: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def is_left_over(path: Path) -> bool:
-    """Return whether a file, or a folder with its files, has not changed for an hour; False if it is being removed."""
+def _is_left_over(folder: Path) -> bool:
+    """Return whether a folder and its files have not changed for an hour; False if it is being removed."""
     with suppress(FileNotFoundError):
-        return max(one.stat().st_mtime for one in (path, *path.rglob("*"))) < time.time() - _SECONDS
+        return max(one.stat().st_mtime for one in (folder, *folder.rglob("*"))) < time.time() - _SECONDS
     return False
 
 
@@ -42,7 +42,7 @@ def written_together(folder: str | os.PathLike[str], *names: str) -> Iterator[Pa
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{_PREFIX}*"):
-        if is_left_over(left):
+        if _is_left_over(left):
             shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(dir=folder, prefix=_PREFIX) as unfinished, full_disk_named(folder):
         yield Path(unfinished)

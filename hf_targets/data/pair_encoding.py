@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -12,11 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.pairs import check_pairs
 from hf_targets.data.token_rows import rows_of, texts_of
-from hf_targets.maths.losses import IGNORED
 
 logger = logging.getLogger(__name__)
 
-REASONS = ("empty", "too short", "too long", "ratio")
+REASONS = ("empty", "too long", "ratio")
 """Why a pair is left out, in the order in which they are asked: a pair counts once."""
 
 _NO_LIMIT = 10**9
@@ -57,16 +57,15 @@ def encode_pairs(
     sources = encode_sources(
         pairs, tokenizer, max_source_length=max_source_length, truncate=truncate, source_prefix=source_prefix
     )
-    target = _Side("target", max_target_length, tokenizer, truncate=truncate)
-    parts = [rows_of({"labels": target.encoded(targets)["input_ids"]}) for (targets,) in texts_of(pairs, "target")]
-    target.report(len(pairs))
-    if tokenizer.eos_token_id is None or tokenizer.eos_token_id not in parts[0][0]["labels"]:
+    encoded = _encoded(pairs, "target", tokenizer, max_target_length, truncate=truncate)
+    targets = concatenate_datasets([rows_of({"labels": rows["input_ids"]}) for rows in encoded])
+    if tokenizer.eos_token_id is None or tokenizer.eos_token_id not in targets[0]["labels"]:
         raise ValueError(
             f"a model learns to stop only if targets end with the tokenizer's eos_token, and "
             f"{type(tokenizer).__name__} does not add its {tokenizer.eos_token!r}; take the tokenizer of an "
             f"encoder-decoder, or train_joint_bpe"
         )
-    return concatenate_datasets([sources, concatenate_datasets(parts)], axis=1)
+    return concatenate_datasets([sources, targets], axis=1)
 
 
 def encode_sources(
@@ -81,28 +80,23 @@ def encode_sources(
     check_pairs(pairs)
     if not len(pairs):
         raise ValueError("pairs must have a row, got none; give a longer text")
-    side, parts = _Side("source", max_source_length, tokenizer, truncate=truncate), []
-    for (sources,) in texts_of(pairs, "source"):
-        inputs = side.encoded([(source_prefix or "") + text for text in sources])
-        parts.append(rows_of({name: inputs[name] for name in ("input_ids", "attention_mask")}))
-    side.report(len(pairs))
-    return concatenate_datasets(parts)
+    encoded = _encoded(pairs, "source", tokenizer, max_source_length, truncate=truncate, prefix=source_prefix or "")
+    columns = ("input_ids", "attention_mask")
+    return concatenate_datasets([rows_of({name: rows[name] for name in columns}) for rows in encoded])
 
 
 def filter_pairs(
     pairs: Dataset,
-    min_length: int = 1,
     max_length: int | None = 175,
     max_ratio: float | None = 1.5,
 ) -> tuple[Dataset, dict[str, int]]:
     """Return the pairs to train on, in their order, and how many are kept and left out for which reason.
 
-    A pair is kept if both sides have `min_length` to `max_length` words between white space, and the longer one has at
-    most `max_ratio` times the words of the shorter one. The counts are logged in one line.
+    A pair is kept if both sides have 1 to `max_length` words between white space, and the longer one has at most
+    `max_ratio` times the words of the shorter one. The counts are logged in one line.
 
     Args:
         pairs: With the columns `source` and `target`.
-        min_length: 1 or more; an empty side is always left out.
         max_length: fairseq keeps 175 for IWSLT14. None: any length.
         max_ratio: 1 or more; fairseq's is 1.5. It removes good pairs of short texts. None: any ratio.
     Returns: The counts are by `"kept"` and each of `REASONS`.
@@ -113,19 +107,17 @@ def filter_pairs(
     >>> pairs = Dataset.from_dict({"source": ["ein Hund", "ja", ""], "target": ["a dog", "yes it is so", "no"]})
     >>> kept, counts = filter_pairs(pairs)
     >>> kept["source"][:], counts
-    (['ein Hund'], {'kept': 1, 'empty': 1, 'too short': 0, 'too long': 0, 'ratio': 1})
+    (['ein Hund'], {'kept': 1, 'empty': 1, 'too long': 0, 'ratio': 1})
     """
     longest = np.inf if max_length is None else max_length
     ratio = np.inf if max_ratio is None else max_ratio
-    if not 1 <= min_length <= longest or ratio < 1:
-        raise ValueError(
-            f"1 <= min_length <= max_length, and 1 <= max_ratio, got {min_length}, {max_length} and {max_ratio}"
-        )
+    if longest < 1 or ratio < 1:
+        raise ValueError(f"max_length and max_ratio must be 1 or more, got {max_length} and {max_ratio}")
 
     def reason(source: int, target: int) -> str:
         shorter, longer = sorted((source, target))
-        if shorter < min_length:
-            return "too short" if shorter else "empty"
+        if not shorter:
+            return "empty"
         return "too long" if longer > longest else "ratio" if longer > ratio * shorter else "kept"
 
     check_pairs(pairs)
@@ -144,62 +136,35 @@ def filter_pairs(
 def pair_lengths(encoded: Dataset) -> np.ndarray:
     """Return the tokens of the longer side of each pair, (pairs,), from `input_ids` and, if there are any, `labels`."""
     columns = [name for name in ("input_ids", "labels") if name in encoded.column_names]
-    return np.maximum.reduce([_lengths(column) for column in _columns(encoded, *columns)])
+    table = cast(pa.Table, encoded.select_columns(columns).with_format("arrow")[:])
+    return np.maximum.reduce([pc.call_function("list_value_length", [table[name]]).to_numpy() for name in columns])
 
 
-def side_lengths(encoded: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the source and of the target of each pair, (pairs,), without padding.
-
-    Padding has 0 in `attention_mask`, if there is such a column, and -100 in `labels`.
-    """
-    masked = "attention_mask" in encoded.column_names
-    source, labels = _columns(encoded, "attention_mask" if masked else "input_ids", "labels")
-    return _counts(source, other_than=0) if masked else _lengths(source), _counts(labels, other_than=IGNORED)
-
-
-class _Side:
-    """The texts of one side of pairs, and how many of them are longer than they may be."""
-
-    def __init__(self, name: str, limit: int | None, tokenizer: PreTrainedTokenizerBase, *, truncate: bool) -> None:
-        known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
-        self.name, self.tokenizer, self.truncate = name, tokenizer, truncate
-        self.limit = known if limit is None else limit
-        self.longer: list[int] = []
-
-    def encoded(self, texts: list[str]) -> Any:
-        """Return what the tokenizer makes of some texts, cut if that is asked for."""
-        call: dict[str, Any] = {"text" if self.name == "source" else "text_target": texts}
-        rows = self.tokenizer(**call, return_attention_mask=True, verbose=False)
-        beyond = [] if self.limit is None else [len(row) for row in rows["input_ids"] if len(row) > self.limit]
-        self.longer += beyond
-        if not beyond or not self.truncate:
-            return rows
-        return self.tokenizer(**call, return_attention_mask=True, truncation=True, max_length=self.limit)
-
-    def report(self, num_pairs: int) -> None:
-        """Log how many texts are cut, or raise a ValueError if they are not."""
-        if self.longer and not self.truncate:
-            raise ValueError(
-                f"a {self.name} must have at most {self.limit} tokens, and {len(self.longer)} of {num_pairs} have "
-                f"more, up to {max(self.longer)}; remove them with filter_pairs, raise max_{self.name}_length if the "
-                "model has the positions, or cut them with truncate=True"
-            )
-        if self.longer:
-            logger.info(f"{len(self.longer):,} of {num_pairs:,} {self.name}s are cut to {self.limit} tokens")
-
-
-def _columns(encoded: Dataset, *names: str) -> list[pa.ChunkedArray]:
-    table = cast(pa.Table, encoded.select_columns(list(names)).with_format("arrow")[:])
-    return [table[name] for name in names]
-
-
-def _lengths(lists: pa.ChunkedArray) -> np.ndarray:
-    return pc.call_function("list_value_length", [lists]).to_numpy()
-
-
-def _counts(lists: pa.ChunkedArray, other_than: int) -> np.ndarray:
-    """Return how many values of each list are no `other_than`."""
-    lengths = _lengths(lists)
-    values = pc.call_function("list_flatten", [lists]).to_numpy()
-    ends, counts = lengths.cumsum(), np.concatenate([[0], (values != other_than).cumsum()])
-    return counts[ends] - counts[ends - lengths]
+def _encoded(
+    pairs: Dataset,
+    side: str,
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int | None,
+    *,
+    truncate: bool,
+    prefix: str = "",
+) -> Iterator[Any]:
+    """Yield what the tokenizer makes of the texts of a side, cut to a limit, or raise a ValueError at the end."""
+    known = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
+    limit, longer = known if limit is None else limit, []
+    for (texts,) in texts_of(pairs, side):
+        call: Any = {"text" if side == "source" else "text_target": [prefix + text for text in texts]}
+        rows: Any = tokenizer(**call, return_attention_mask=True, verbose=False)
+        beyond = [] if limit is None else [len(row) for row in rows["input_ids"] if len(row) > limit]
+        longer += beyond
+        if beyond and truncate:
+            rows = tokenizer(**call, return_attention_mask=True, truncation=True, max_length=limit)
+        yield rows
+    if longer and not truncate:
+        raise ValueError(
+            f"a {side} must have at most {limit} tokens, and {len(longer)} of {len(pairs)} have more, up to "
+            f"{max(longer)}; remove them with filter_pairs, raise max_{side}_length if the model has the positions, or "
+            "cut them with truncate=True"
+        )
+    if longer:
+        logger.info(f"{len(longer):,} of {len(pairs):,} {side}s are cut to {limit} tokens")

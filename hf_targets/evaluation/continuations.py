@@ -155,7 +155,7 @@ def continue_prefixes(
             output: Any = model.generate(ids, attention_mask=mask, **prepared, **arguments)  # pyright: ignore
             end = settled_time(begun_on)
             for number, row in enumerate(output[:, ids.shape[1] :].tolist()):
-                expand = _static_token if expansions is None else expansions[number]
+                expand = expansions[number] if expansions else lambda id_: [id_]
                 length = next((place for place, id_ in enumerate(row, start=1) if id_ in ends), len(row))
                 tokens, steps = _cut(row[:length], expand, new_tokens)
                 results.tokens.append(tokens)
@@ -165,10 +165,6 @@ def continue_prefixes(
                 results.phrase_seconds.append((ready - begin) / len(group))
             bar.update(len(group))
     return results
-
-
-def _static_token(id_: int) -> list[int]:
-    return [id_]
 
 
 def _cut(row: list[int], expand: Expand, new_tokens: int) -> tuple[list[int], int]:

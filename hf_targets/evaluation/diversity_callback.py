@@ -45,12 +45,11 @@ class GradientDiversityCallback(TrainerCallback):
     Args:
         trainer: The trainer that this is added to.
         every: Steps from one measurement to the next; the first step is measured.
-        rows_at_once: As for `gradient_diversity`.
         num_rows: Measure so many rows of a step at most; None: all.
     """
 
-    def __init__(self, trainer: Trainer, every: int, *, rows_at_once: int = 8, num_rows: int | None = None) -> None:
-        self._trainer, self._every, self._rows_at_once, self._num_rows = trainer, every, rows_at_once, num_rows
+    def __init__(self, trainer: Trainer, every: int, *, num_rows: int | None = None) -> None:
+        self._trainer, self._every, self._num_rows = trainer, every, num_rows
         self._batches: list[Batch] | None = None
         self._hook: Any = None
         self._smoother: _KeepsLabels | None = None
@@ -93,7 +92,7 @@ class GradientDiversityCallback(TrainerCallback):
             return
         try:
             with self._trainer.compute_loss_context_manager():
-                diversity = gradient_diversity(model, rows, rows_at_once=self._rows_at_once, dropout=True)
+                diversity = gradient_diversity(model, rows, dropout=True)
         except NoDiversityError as error:
             if not self._has_warned:
                 logger.warning("No gradient diversity is logged for step %d: %s.", state.global_step, error)

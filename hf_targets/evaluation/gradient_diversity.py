@@ -1,22 +1,17 @@
 """Gradient diversity: how much the gradients of single samples differ, by which a training may generalise."""
 
 import copy
-import logging
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from transformers import Cache
 
 from hf_targets.backbones.dropout import in_mode
 from hf_targets.backbones.weight_access import is_readable
-
-logger = logging.getLogger(__name__)
 
 Batch = Mapping[str, Any]
 """Arguments of a model's `forward`, tensors of as many rows each, and perhaps other values."""
@@ -26,23 +21,19 @@ class NoDiversityError(ValueError):
     """Gradients have no diversity: all are 0, they cancel out, or they are not finite."""
 
 
-def gradient_diversity(
-    model: nn.Module, batch: Batch | Sequence[Batch], *, rows_at_once: int = 8, dropout: bool = False
-) -> float:
+def gradient_diversity(model: nn.Module, batch: Batch | Sequence[Batch], *, dropout: bool = False) -> float:
     """Return sum_i |g_i|^2 / |sum_i g_i|^2, where g_i is the gradient of the loss of sample i alone; at least 1 / n.
 
     It is 1 / n where all n gradients are equal, and 1 where they are orthogonal. The loss of a sample is the model's
     `loss` of this row, which is divided by the row's own targets. Gradients are those of all trainable parameters, tied
     ones once; `.grad` stays as it is.
 
-    Gradients of `rows_at_once` rows are computed together by `torch.func`, or row by row where a model reads values of
-    tensors. A compiled model is measured as it was before `torch.compile`.
+    Gradients are computed row by row. A compiled model is measured as it was before `torch.compile`.
 
     Args:
         model: A model whose output has a `loss`, on the device of the batch.
         batch: Its arguments, two rows or more; or a sequence of batches of one row, for models whose arguments are not
             all tensors of so many rows.
-        rows_at_once: Rows whose gradients are held at once; memory grows with it.
         dropout: Whether dropout is drawn, for each sample anew, from a fork of the global generator. Else the model is
             in evaluation mode. It is left in the mode that it is in.
     Raises:
@@ -55,7 +46,7 @@ def gradient_diversity(
     """
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     rows = rows_of(batch) if isinstance(batch, Mapping) else list(batch)
-    parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    parameters = [one for one in model.parameters() if one.requires_grad]
     if len(rows) < 2 or not parameters:
         raise ValueError(
             f"gradients of trainable parameters differ between samples, so give two rows or more, got {len(rows)} rows "
@@ -63,17 +54,16 @@ def gradient_diversity(
         )
     if not is_readable(model):
         raise ValueError("gradients of samples need whole weights, and these are sharded or offloaded; load the model")
-    sums = [torch.zeros_like(one, dtype=torch.float64) for one in parameters.values()]
+    sums = [torch.zeros_like(one, dtype=torch.float64) for one in parameters]
     squares = 0.0
-    devices = sorted({one.device.index or 0 for one in parameters.values() if one.device.type == "cuda"})
+    devices = sorted({one.device.index or 0 for one in parameters if one.device.type == "cuda"})
     # a model in training mode may have parts that are not
     mode = nullcontext() if dropout and model.training else in_mode(model, training=dropout)
-    with torch.random.fork_rng(devices), mode, torch.enable_grad(), _eager(model), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")  # of operators that vmap calls in turn
-        for gradients in _gradients(model, parameters, rows, rows_at_once):
-            for total, one in zip(sums, gradients, strict=True):
+    with torch.random.fork_rng(devices), mode, torch.enable_grad(), _eager(model):
+        for row in rows:
+            for total, one in zip(sums, _gradients_of_row(model, parameters, row), strict=True):
                 squares += _square(one)
-                total += one.sum(dim=0, dtype=torch.promote_types(one.dtype, torch.float32))
+                total += one
     of_sum = sum(float(total.square().sum()) for total in sums)
     if not (of_sum > 0 and math.isfinite(of_sum) and math.isfinite(squares)):
         raise NoDiversityError(
@@ -105,49 +95,18 @@ def rows_of(batch: Batch) -> list[Batch]:
     return [{name: part(name, row) for name in given} for row in range(next(iter(counts.values()), 0))]
 
 
-def _square(gradients: Tensor) -> float:
+def _square(gradient: Tensor) -> float:
     """Return the sum of squares; in float64 where float32, which takes a tenth of the time, has no such numbers."""
-    norms = torch.linalg.vector_norm(gradients, dim=-1, dtype=torch.promote_types(gradients.dtype, torch.float32))
-    if norms.numel() and not 1e-15 < float(norms.max()) < math.inf:
-        norms = torch.linalg.vector_norm(gradients, dim=-1, dtype=torch.float64)
-    return float(norms.double().square().sum())
+    norm = torch.linalg.vector_norm(gradient, dtype=torch.promote_types(gradient.dtype, torch.float32))
+    if not 1e-15 < float(norm) < math.inf:
+        norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+    return float(norm.double().square())
 
 
 def _eager(model: nn.Module) -> AbstractContextManager[Any]:
     """Return a context in which parts of a model that are compiled run as they were written."""
     is_compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in model.modules())
     return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
-
-
-def _gradients(
-    model: nn.Module, parameters: dict[str, nn.Parameter], rows: list[Batch], rows_at_once: int
-) -> Iterator[list[Tensor]]:
-    """Yield the gradients of some rows, (rows, ...) for each parameter, until all rows are through."""
-    shapes = [{name: value.shape for name, value in row.items() if _is_of_row(value)} for row in rows]
-    has_cache = any(isinstance(value, Cache) for value in rows[0].values())  # which a call changes
-    start = 0
-    if not has_cache and all(one == shapes[0] for one in shapes):
-        try:
-            for start in range(0, len(rows), rows_at_once):
-                yield _together(model, parameters, rows[start : start + rows_at_once])
-            return
-        except (RuntimeError, ValueError, TypeError) as error:  # an error of the model itself comes again below
-            logger.debug("gradients are computed row by row: %s", error)
-    for row in rows[start:]:
-        yield [one[None] for one in _gradients_of_row(model, list(parameters.values()), row)]
-
-
-def _together(model: nn.Module, parameters: dict[str, nn.Parameter], rows: list[Batch]) -> list[Tensor]:
-    """Return the gradients of several rows, in one call of the model."""
-
-    def loss(values: dict[str, Tensor], tensors: dict[str, Tensor], others: dict[str, Any]) -> Tensor:
-        return _loss(functional_call(model, values, kwargs={**tensors, **others}))
-
-    tensors = {name: torch.stack([row[name] for row in rows]) for name in rows[0] if _is_of_row(rows[0][name])}
-    others = {name: value for name, value in rows[0].items() if name not in tensors}
-    gradient = vmap(grad(loss), in_dims=(None, 0, None), randomness="different")
-    found = gradient({name: one.detach() for name, one in parameters.items()}, tensors, others)
-    return [found[name] for name in parameters]
 
 
 def _gradients_of_row(model: nn.Module, parameters: list[nn.Parameter], row: Batch) -> list[Tensor]:

@@ -43,11 +43,6 @@ class QuoteCheck:
     misattributed: tuple[MarkedSpan, ...]
     num_other_markers: int
 
-    @property
-    def num_spans(self) -> int:
-        """The number of marked spans."""
-        return len(self.right) + len(self.fabricated) + len(self.spliced) + len(self.misattributed)
-
 
 def check_quotes(
     answer: str, documents: Iterable[Mapping[str, Any] | str], *, phrases: Iterable[tuple[int, int]] = ()

@@ -138,25 +138,15 @@ def translation_scores(
         joined = [[None if text is None else cut(text) for text in stream] for stream in streams]
         return by.corpus_score([cut(text) for text in hypotheses], joined).score, str(by.get_signature())
 
-    of_words, bleu = (None, None), (None, None)
+    metrics, of_words, bleu = require("sacrebleu.metrics", extra="eval"), (None, None), (None, None)
     if tokenized:
-        of_words = score(_bleu_metric(tokenized=True, target_lang=None))
+        of_words = score(metrics.BLEU(tokenize="none", force=True))
     if not tokenized or target_lang is not None:
-        metric = _bleu_metric(tokenized=False, target_lang=target_lang)
+        metric = metrics.BLEU(trg_lang=target_lang or "")
         bleu = score(metric, _joined_by_moses(str(target_lang)) if tokenized else str)
-    chrf = score(require("sacrebleu.metrics", extra="eval").CHRF())
-    scores = TranslationScores(*bleu, *of_words, *chrf)
+    scores = TranslationScores(*bleu, *of_words, *score(metrics.CHRF()))
     logger.info("BLEU is %s", scores.signature)
     return scores
-
-
-def _bleu_metric(*, tokenized: bool, target_lang: str | None) -> Any:
-    """Return sacreBLEU's metric, with the options of `translation_scores`."""
-    if tokenized and target_lang is not None:
-        raise ValueError(f"target_lang chooses how words are cut, and tokenized text is; got {target_lang!r}")
-    cut: dict[str, Any] = {"tokenize": "none"} if tokenized else {"trg_lang": target_lang or ""}
-    kind = require("sacrebleu.metrics", extra="eval").BLEU
-    return kind(force=tokenized, **cut)
 
 
 def _joined_by_moses(language: str) -> Callable[[str], str]:

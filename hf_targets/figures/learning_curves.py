@@ -1,11 +1,11 @@
-"""Curves over the optimizer steps of trainings: perplexity and loss, and gradient diversity."""
+"""Curves over the optimizer steps of trainings: perplexity and loss, or any other logged number."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 
 History = Sequence[Mapping[str, float]]
 """Trainer's log, `trainer.state.log_history`."""
@@ -54,28 +54,13 @@ def plot_learning_curves(histories: Mapping[str, Sequence[History]], path: Path 
     return figure
 
 
-def plot_gradient_diversity(histories: Mapping[str, Sequence[History]], path: Path | str | None = None) -> Any:
-    """Return a figure of the gradient diversities in several models' logs, as in figure 2 of the WDR paper.
-
-    Lines, arguments and result are those of `plot_learning_curves`.
-
-    Raises:
-        ImportError: If matplotlib is missing.
-        ValueError: If no log has a gradient diversity.
-    """
-    with_any = {name: seeds for name, seeds in histories.items() if "gradient_diversity" in _logged(seeds)}
-    if not with_any:
-        raise ValueError("no log has a gradient diversity; train with gradient_diversity_steps, or measure checkpoints")
-    return plot_logged(with_any, "gradient_diversity", "gradient diversity (equation 14)", path)
-
-
 def plot_logged(
     histories: Mapping[str, Sequence[History]], key: str, label: str, path: Path | str | None = None
 ) -> Any:
     """Return a figure of one logged number of several models, with lines as those of `plot_learning_curves`.
 
     Args:
-        key: Of the log, such as `"eval_bleu"`.
+        key: Of the log, such as `"gradient_diversity"` or `"eval_bleu"`; models without it are left out.
         label: Of the axis.
     """
     figure = new_figure(7, 4.5)

@@ -11,9 +11,7 @@ from transformers.models.marian.modeling_marian import MarianDecoderLayer, Maria
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.recorded_states import NOTHING, Wanted, recorded_weights
-from hf_targets.curves.configuration import CurveConfig
-from hf_targets.curves.k_curves import CurveMixture
-from hf_targets.curves.sentence_curve import SentenceCurve
+from hf_targets.curves.k_curves import curve_parts
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 from hf_targets.gaussian_diffusion.layers import input_layer, output_layer, time_layer
 
@@ -159,12 +157,10 @@ class DifformerDecoder(nn.Module):
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__()
         self.config = config
-        curve = cast(CurveConfig | None, config.curve)
-        self.curve = None if curve is None else SentenceCurve(curve)
-        self.curves = CurveMixture.of(curve, config.hidden_size)
+        self.curve, self.curves = curve_parts(config.curve, config.hidden_size)
         num_positions = config.max_position_embeddings
-        if curve is not None:
-            num_positions = curve.num_control_points_for(num_positions)
+        if self.curve is not None:
+            num_positions = self.curve.num_control_points(num_positions)
         self.read = input_layer(config)
         self.embed_time = time_layer(config)
         self.embed_positions = nn.Embedding(num_positions, config.hidden_size)

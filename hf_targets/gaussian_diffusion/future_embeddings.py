@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hf_targets.maths.differences import reconstruction_conjugates
 from hf_targets.maths.losses import ngram_weights
@@ -114,21 +113,3 @@ def weighted_errors(
         errors = squared_errors(predicted, clean[:, n:]).masked_fill(~is_target[:, n:], 0.0)
         total = total + weight * errors.sum(dim=1)
     return total
-
-
-def mix(own: Tensor, predictions: Sequence[Tensor], weight: float) -> Tensor:
-    """Return (1 - lambda) own + lambda times the mean of what heads predict for the same word.
-
-    At the first positions the mean is over the heads that reach them; the first word is left as it is.
-
-    Args:
-        own: (batch, time, latent).
-        predictions: As `FutureEmbeddings` gives them.
-        weight: Lambda.
-    Source: Heo et al., equation (13).
-    """
-    padded = [F.pad(predicted, (0, 0, own.shape[1] - predicted.shape[1], 0)) for predicted in predictions]
-    positions = torch.arange(own.shape[1], device=own.device)
-    counts = positions.clamp(max=len(predictions))[:, None].to(own.dtype)
-    mean = torch.stack(padded).sum(dim=0) / counts.clamp(min=1)
-    return torch.where(counts > 0, (1 - weight) * own + weight * mean, own)

@@ -26,7 +26,6 @@ from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 from hf_targets.gaussian_diffusion.future_embeddings import (
     FutureEmbeddings,
     HeadSettings,
-    mix,
     squared_errors,
     weighted_errors,
 )
@@ -36,6 +35,7 @@ from hf_targets.gaussian_diffusion.layers import LengthPredictor
 from hf_targets.gaussian_diffusion.process import DiscreteProcess, Process, process_of
 from hf_targets.gaussian_diffusion.published import PublishedDifformer
 from hf_targets.gaussian_diffusion.vocabulary import Vocabulary
+from hf_targets.maths.ensemble import mix_predictions
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
 from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
 from hf_targets.maths.noise import drawn
@@ -258,7 +258,9 @@ class DifformerForConditionalGeneration(
             return prediction.embeddings
         if self.heads is None:
             raise ValueError(f"ensemble_weight={weight} needs heads; make the model with multitoken={{}}")
-        return mix(prediction.embeddings, self._of_heads(prediction.hidden, prediction.embeddings), weight)
+        predictions = self._of_heads(prediction.hidden, prediction.embeddings)
+        exist = [torch.ones(one.shape[:2], dtype=torch.bool, device=one.device) for one in predictions]
+        return mix_predictions(prediction.embeddings, predictions, exist, weight)
 
     def _of_heads(self, hidden: Tensor, embeddings: Tensor) -> list[Tensor]:
         assert self.heads is not None

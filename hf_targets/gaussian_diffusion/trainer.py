@@ -4,14 +4,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.new_parts import unwrapped
-from hf_targets.data.pair_encoding import side_lengths
 from hf_targets.gaussian_diffusion.model import PARTS, DifformerForConditionalGeneration
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import AveragedTrainingArguments, TokenBatchArguments
@@ -52,8 +49,7 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     Args:
         data_collator: None: `DataCollatorForSeq2Seq` of the tokenizer (`processing_class`).
     Raises:
-        ValueError: If the model is of another class, there is neither a collator nor a tokenizer, or the lengths of a
-            pair differ by more than the model's classes tell apart.
+        ValueError: If the model is of another class, or there is neither a collator nor a tokenizer.
     """
 
     args: GaussianDiffusionTrainingArguments
@@ -85,30 +81,6 @@ class GaussianDiffusionTrainer(TokenBatchLoading, AveragedTrainer):
     def _vocab_sizes(self) -> dict[str, int]:
         own = cast(Any, unwrapped(cast(nn.Module, self.model))).config.source_vocab_size
         return super()._vocab_sizes | ({} if own is None else {"input_ids": own})
-
-    def _check_dataset(self, dataset: Any, name: str) -> None:
-        super()._check_dataset(dataset, name)
-        if isinstance(dataset, Dataset):
-            self._check_lengths(*side_lengths(dataset))
-
-    def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        if attention_mask is not None:  # of a list or a stream, not looked at before
-            source, target = (attention_mask != 0).sum(dim=1), num_targets(labels)
-            self._check_lengths(source.cpu().numpy(), target.cpu().numpy())
-        return labels
-
-    def _check_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Raise a ValueError if a pair differs more in length than the model's classes tell apart."""
-        num_classes = unwrapped(cast(nn.Module, self.model)).config.num_length_classes  # pyright: ignore
-        least, most = -(num_classes // 2), num_classes - num_classes // 2 - 1
-        beyond = ((targets - sources < least) | (targets - sources > most)).nonzero()[0]
-        if len(beyond):
-            row = beyond[0]
-            raise ValueError(
-                f"{len(beyond)} of {len(sources)} pairs differ in length by more than {num_classes} length classes "
-                f"tell apart, {least} to {most}, the first in row {row}: {sources[row]} and {targets[row]} tokens; "
-                "leave them out, or make the model with more num_length_classes"
-            )
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""

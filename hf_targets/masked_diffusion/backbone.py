@@ -8,11 +8,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_utils import EmbeddingAccessMixin
 
 from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.curves.configuration import CurveConfig
-from hf_targets.curves.k_curves import CurveMixture
+from hf_targets.curves.k_curves import CurveMixture, curve_parts
 from hf_targets.curves.sentence_curve import SentenceCurve
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import DitBlock, OutputLayer, TimeEmbedding, rotary_table
@@ -89,7 +90,7 @@ def num_token_layers(config: MdlmConfig) -> int:
     return count - last
 
 
-class MdlmBackbone(nn.Module):
+class MdlmBackbone(EmbeddingAccessMixin, nn.Module):
     """Embedding, blocks and output layer; with a curve, the last blocks run on its control points.
 
     With `place="input"`, as in the paper, the embeddings become control points (P = E B^+) and all blocks run on these.
@@ -99,6 +100,8 @@ class MdlmBackbone(nn.Module):
     Source: Heo and Choi, "Sentence Curve Language Models", section 4.2, which calls `place="hidden"` future work.
     """
 
+    _input_embed_layer = "vocab_embed"
+
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
         self.config = config
@@ -106,9 +109,7 @@ class MdlmBackbone(nn.Module):
         self.sigma_map = TimeEmbedding(config)
         self.blocks = nn.ModuleList([DitBlock(config) for _ in range(config.num_hidden_layers)])
         self.output_layer = OutputLayer(config)
-        curve = cast(CurveConfig | None, config.curve)
-        self.curve = None if curve is None else SentenceCurve(curve)
-        self.curves = CurveMixture.of(curve, config.hidden_size)
+        self.curve, self.curves = curve_parts(config.curve, config.hidden_size)
         self.num_token_layers = num_token_layers(config)
 
     def forward(
@@ -149,14 +150,6 @@ class MdlmBackbone(nn.Module):
             return self.output_layer(run(self.blocks[self.num_token_layers :], points, each, keep), each)
 
         return output(*read_through_curve(self.curve, self.curves, input_ids, attention_mask, first, last))
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the input embedding."""
-        return self.vocab_embed
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the input embedding."""
-        self.vocab_embed = cast(nn.Embedding, value)
 
     def get_output_embeddings(self) -> nn.Linear:
         """Return the output embedding."""

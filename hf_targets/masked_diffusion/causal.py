@@ -21,8 +21,7 @@ from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.backbones.wrapping import check_loading, load_base, place_new_part, split_fields
 from hf_targets.curves.configuration import CurveConfig
-from hf_targets.curves.k_curves import CurveMixture
-from hf_targets.curves.sentence_curve import SentenceCurve
+from hf_targets.curves.k_curves import curve_parts
 from hf_targets.masked_diffusion.backbone import BackboneOutput, num_token_layers, read_through_curve
 from hf_targets.masked_diffusion.configuration import CAUSAL_FIELDS, MdlmConfig
 
@@ -47,9 +46,7 @@ class CausalReading(nn.Module):
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
         self.config = config
-        curve = cast(CurveConfig | None, config.curve)
-        self.curve = None if curve is None else SentenceCurve(curve)
-        self.curves = CurveMixture.of(curve, config.hidden_size)
+        self.curve, self.curves = curve_parts(config.curve, config.hidden_size)
         self.num_token_layers = num_token_layers(config)
         if config.annealing_steps is not None:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))

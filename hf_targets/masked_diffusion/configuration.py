@@ -8,9 +8,9 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.configuration import NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.curves.configuration import CurveConfig, as_curve_config, curve_fields
-from hf_targets.maths.noise import NoiseSchedule, ScheduleName
+from hf_targets.maths.noise import ScheduleName
 
-CAUSAL_FIELDS = ("noise_schedule", "num_diffusion_steps", "sigma_max", "sigma_min")
+CAUSAL_FIELDS = ("noise_schedule",)
 """Fields that a user may choose when a causal model becomes a diffusion model, beside the arguments of its method."""
 
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
@@ -89,15 +89,6 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
     noise_schedule: ScheduleName = field(
         default="log_linear", metadata={"help": f"How fast tokens are masked: {', '.join(get_args(ScheduleName))}."}
     )
-    sigma_min: float | None = field(
-        default=None, metadata={"help": "Total noise at time 0 of a linear or geometric schedule; None: its default."}
-    )
-    sigma_max: float | None = field(
-        default=None, metadata={"help": "Total noise at time 1 of a linear or geometric schedule; None: its default."}
-    )
-    num_diffusion_steps: int | None = field(
-        default=None, metadata={"help": "T, the number of steps of the discrete-time bound; None: continuous time."}
-    )
     curve: dict | CurveConfig | None = field(
         default=None, metadata={"help": "The sentence curve that the model predicts; None: plain MDLM."}
     )
@@ -132,7 +123,7 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
                 f"mask_token_id must be in [0, {self.vocab_size - 1}], got {self.mask_token_id}; vocab_size counts the "
                 "tokenizer's mask token too"
             )
-        for name in (*_SIZES, "cond_dim", "num_diffusion_steps", "annealing_steps"):
+        for name in (*_SIZES, "cond_dim", "annealing_steps"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.backbone is None and self.hidden_size % (2 * self.num_attention_heads):
@@ -142,7 +133,6 @@ class MdlmConfig(NamesItsPackage, PreTrainedConfig):
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        NoiseSchedule(self.noise_schedule, self.sigma_min, self.sigma_max)  # checks the three fields
         self.curve = as_curve_config(self.curve)  # not a sub-config of Transformers: that can never be None
         for name in ("tie_word_embeddings", "use_cache"):
             if getattr(self, name) and (name == "use_cache" or self.backbone is None):

@@ -5,25 +5,24 @@
 
 import torch
 from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_segments
 from hf_targets.backbones.weight_access import execution_device
+from hf_targets.masked_diffusion.sampling import make_sampler
 from hf_targets.masked_diffusion.sampling.canvas import (
     MaskedDiffusionGenerationOutput,
-    Streamer,
     Window,
-    blank_canvas,
     fill_canvas,
     given_canvas,
 )
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
-from hf_targets.masked_diffusion.sampling.samplers import make_sampler
-from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
+from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
 
 
 class MaskedDiffusionGeneration:
-    """`generate` for a model that has `config`, `schedule` and `log_probabilities`, and so is a `Denoiser`."""
+    """`generate` for a model that has `config`, `schedule` and `log_probabilities`."""
 
     @torch.no_grad()
     def generate(
@@ -40,10 +39,9 @@ class MaskedDiffusionGeneration:
         top_p: float | None = None,
         tokens_per_step: int | None = None,
         entropy_bound: float | None = None,
-        float64_sampling: bool = True,
         stride: int | None = None,
         generator: torch.Generator | None = None,
-        streamer: Streamer | None = None,
+        streamer: BaseStreamer | None = None,
         return_dict_in_generate: bool = False,
     ) -> Tensor | MaskedDiffusionGenerationOutput:
         """Generate texts, continue prompts, or fill in masked tokens. Given tokens never change.
@@ -76,7 +74,6 @@ class MaskedDiffusionGeneration:
             tokens_per_step: Tokens that one evaluation of a row unmasks, for `first_hitting` (where more than 1 is an
                 approximation) and `confidence`.
             entropy_bound: In nats; required by the sampler `entropy_bound`.
-            float64_sampling: Whether to sample in float64; float32 lowers the effective temperature.
             stride: Allows a canvas longer than max_position_embeddings. Windows of that length, which start `stride`
                 tokens apart, are filled from left to right, each in `num_steps` steps.
             generator: Draws all random numbers, on the CPU or the model's device; None: that device's global generator.
@@ -92,22 +89,19 @@ class MaskedDiffusionGeneration:
         config, device = self.config, execution_device(self)
         options = {"num_steps": num_steps, "tokens_per_step": tokens_per_step, "entropy_bound": entropy_bound}
         chosen = make_sampler(sampler, **options)
-        drawing = {"temperature": temperature, "top_p": top_p, "float64": float64_sampling}
-        draw = TokenDraw(Uniforms(generator, device), config.mask_token_id, **drawing)
+        drawing = {"generator": generator, "temperature": temperature, "top_p": top_p}
+        draw = TokenDraw(config.mask_token_id, device, **drawing)
         longest = config.max_position_embeddings
-        if input_ids is not None:
-            if batch_size is not None:
-                raise ValueError(f"batch_size is for texts without given tokens, got {batch_size}; leave it out")
-            canvas = given_canvas(input_ids, attention_mask, max_length=max_length, config=config, device=device)
-        elif attention_mask is not None:
-            raise ValueError("attention_mask needs input_ids, got none; give input_ids or leave out attention_mask")
-        else:
-            length = longest if max_length is None else max_length
-            canvas = blank_canvas(1 if batch_size is None else batch_size, length, config.mask_token_id, device)
+        if input_ids is None:
+            input_ids = torch.zeros(1 if batch_size is None else batch_size, 0, dtype=torch.long)
+            max_length = longest if max_length is None else max_length
+        elif batch_size is not None:
+            raise ValueError(f"batch_size is for texts without given tokens, got {batch_size}; leave it out")
+        canvas = given_canvas(input_ids, attention_mask, max_length=max_length, config=config, device=device)
 
         def fill(window: Window) -> None:
             chosen.fill(window, draw, self.schedule)
 
         with without_dropout(self):
-            output = fill_canvas(self, canvas, fill, window=longest, stride=stride, streamer=streamer)
+            output = fill_canvas(self.log_probabilities, canvas, fill, window=longest, stride=stride, streamer=streamer)
         return output if return_dict_in_generate else output.sequences

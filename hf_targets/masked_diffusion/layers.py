@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 import torch
@@ -10,27 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_targets.backbones.new_parts import ZeroInitLinear
-from hf_targets.backbones.recorded_states import eager_attention
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 
-_EPSILON = 1e-5
 _TIME_FEATURES = 256
 _LONGEST_PERIOD = 10_000.0
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation in float32, with a weight and without a bias."""
-
-    def __init__(self, config: MdlmConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(config.hidden_size))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Normalise the last dimension; the output has the type of the input."""
-        wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-        return F.layer_norm(wide, hidden.shape[-1:], self.weight.to(wide.dtype), None, _EPSILON).to(hidden.dtype)
+def layer_norm(config: MdlmConfig) -> nn.LayerNorm:
+    """Return a normalisation with a weight and without a bias."""
+    return nn.LayerNorm(config.hidden_size, eps=1e-5, bias=False)
 
 
 class TimeEmbedding(nn.Module):
@@ -92,10 +82,10 @@ class DitBlock(GradientCheckpointingLayer):
         size = config.hidden_size
         self.config = config
         self.is_causal = False  # the attention functions of Transformers read it, and assume True if it is missing
-        self.norm1 = LayerNorm(config)
+        self.norm1 = layer_norm(config)
         self.attn_qkv = nn.Linear(size, 3 * size, bias=False)
         self.attn_out = nn.Linear(size, size, bias=False)
-        self.norm2 = LayerNorm(config)
+        self.norm2 = layer_norm(config)
         self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(approximate="tanh"), nn.Linear(4 * size, size))
         self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 6 * size)
 
@@ -119,9 +109,8 @@ class DitBlock(GradientCheckpointingLayer):
             attention_mask: The output of `create_bidirectional_mask` of Transformers for the attention in use.
             attentions: A list to which eager attention appends its weights, (batch, heads, length, length).
         """
-        attend = partial(self._attend, rotary=rotary, attention_mask=attention_mask, attentions=attentions)
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(condition)
-        attended = attend(modulate(self.norm1(hidden), shift, scale))
+        attended = self._attend(modulate(self.norm1(hidden), shift, scale), rotary, attention_mask, attentions)
         hidden = hidden + gate * self._dropped(attended)
         return hidden + mlp_gate * self._dropped(self.mlp(modulate(self.norm2(hidden), mlp_shift, mlp_scale)))
 
@@ -131,7 +120,6 @@ class DitBlock(GradientCheckpointingLayer):
     def _attend(
         self,
         hidden: Tensor,
-        *,
         rotary: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
         attentions: list[Tensor] | None,
@@ -140,7 +128,7 @@ class DitBlock(GradientCheckpointingLayer):
         heads = self.attn_qkv(hidden).view(batch, length, 3, self.config.num_attention_heads, -1)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         name = cast(str, self.config._attn_implementation)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)
         attended, weights = attend(
             self,
             _rotate(query, *rotary),
@@ -164,7 +152,7 @@ class OutputLayer(nn.Module):
 
     def __init__(self, config: MdlmConfig) -> None:
         super().__init__()
-        self.norm_final = LayerNorm(config)
+        self.norm_final = layer_norm(config)
         self.linear = ZeroInitLinear(config.hidden_size, config.vocab_size)
         self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 2 * config.hidden_size)
 

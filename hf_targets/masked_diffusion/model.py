@@ -15,8 +15,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_count, check_segments
-from hf_targets.backbones.new_parts import ZeroInitLinear, check_no_adapters
+from hf_targets.backbones.inputs import check_count, check_kept_ids, check_segments
+from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import call_inside, num_rows
@@ -120,8 +120,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
     @property
     def schedule(self) -> NoiseSchedule:
         """The noise schedule: how fast tokens are masked."""
-        config = self.config
-        return NoiseSchedule(config.noise_schedule, config.sigma_min, config.sigma_max)
+        return NoiseSchedule(self.config.noise_schedule)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -129,28 +128,10 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
 
         Transformers calls this only for modules that have parameters of their own.
         """
-        if isinstance(module, ZeroInitLinear):
-            init.zeros_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
+        if isinstance(module, nn.Embedding):
             init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-        elif isinstance(module, nn.Linear):
-            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
-            if module.bias is not None:
-                bound = 1 / math.sqrt(module.in_features)
-                init.uniform_(module.bias, -bound, bound)
         elif hasattr(module, "reset_parameters"):
-            module.reset_parameters()  # pyright: ignore[reportCallIssue]
-        elif isinstance(weight := getattr(module, "weight", None), nn.Parameter) and weight.dim() == 1:
-            init.ones_(weight)  # the weight of a normalisation
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the input embedding."""
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the input embedding."""
-        self.backbone.set_input_embeddings(value)
+            cast(Any, module).reset_parameters()
 
     def get_output_embeddings(self) -> nn.Linear:
         """Return the output embedding."""
@@ -166,9 +147,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         Raises:
             ValueError: If the new vocabulary is too small for that id.
         """
-        mask_token_id = cast(int, self.config.mask_token_id)
-        if new_num_tokens is not None and new_num_tokens <= mask_token_id:
-            raise ValueError(f"the vocabulary must hold mask_token_id={mask_token_id}, got {new_num_tokens} tokens")
+        check_kept_ids(self.config, new_num_tokens, "mask_token_id")
         if self.reading is None:
             return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
         embedding = self.backbone.resize_token_embeddings(new_num_tokens, *args, **kwargs)
@@ -255,12 +234,12 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         scores: dict[str, Any] = {}
         if batch.labels is not None:
-            total, losses = self._masked_losses(states.hidden, batch)
+            total, row_nelbos = self._masked_losses(states.hidden, batch)
             loss = total / target_count(batch.labels, num_items_in_batch)
             scores = {
                 "loss": loss,
                 "loss_parts": {"nelbo": loss.detach().clone()},  # Trainer scales the loss in place
-                "row_nelbos": batch.row_sums(losses),
+                "row_nelbos": row_nelbos,
                 "num_targets": (batch.labels != IGNORED).sum(dim=1),
             }
         return MaskedDiffusionOutput(
@@ -330,9 +309,9 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         return torch.where(given, own, logits)
 
     def _masked_losses(self, hidden: Tensor, batch: NoisyBatch) -> tuple[Tensor, Tensor]:
-        """Return the sum of weight(t) * -log p(label), and -log p(label), (batch, length), without a gradient.
+        """Return the sum of weight(t) * -log p(label), and that of each row, (batch,), without a gradient.
 
-        SUBS makes both 0 at all positions but masked targets.
+        SUBS makes them 0 at all positions but masked targets.
         """
         labels, weights = batch.labels, batch.weights
         assert labels is not None and weights is not None
@@ -348,9 +327,11 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         if torch.compiler.is_compiling():  # shapes in a compiled graph cannot depend on values
             targets = labels.masked_fill(~masked, IGNORED).flatten()
             total, losses = call_inside(output, compute, hidden.flatten(0, 1), targets, weights.flatten())
-            return total, losses.view_as(labels)
-        total, losses = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
-        return total, torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device).masked_scatter(masked, losses)
+            losses = losses.view_as(labels)
+        else:
+            total, found = call_inside(output, compute, hidden[masked], labels[masked], weights[masked])
+            losses = torch.zeros(labels.shape, dtype=found.dtype, device=found.device).masked_scatter(masked, found)
+        return total, (losses * weights.to(losses.dtype)).sum(dim=1)
 
 
 class MdlmModel(MdlmForMaskedDiffusion):
@@ -368,10 +349,8 @@ class MdlmModel(MdlmForMaskedDiffusion):
         output_attentions: bool | None = None,
     ) -> BaseModelOutput:
         """Return the last hidden states (batch, length, d); see `MdlmForMaskedDiffusion.forward` for the arguments."""
-        unmasked = {"labels": None, "may_mask": None, "generator": None}
-        given = {"attention_mask": attention_mask, "timesteps": timesteps, **unmasked}
         check_segments(token_type_ids)
-        batch = NoisyBatch.of(self.config, self.schedule, input_ids, **given)
+        batch = NoisyBatch.of(self.config, self.schedule, input_ids, attention_mask=attention_mask, timesteps=timesteps)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
         states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted)
         return BaseModelOutput(

@@ -12,7 +12,7 @@ from torch import Tensor
 from hf_targets.backbones.inputs import can_look, check_ids, check_integers, check_padding
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.maths.losses import IGNORED
-from hf_targets.maths.noise import MIN_TIME, NoiseSchedule, antithetic_times, discrete_times, mask_tokens
+from hf_targets.maths.noise import NoiseSchedule, antithetic_times, mask_tokens
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class NoisyBatch:
         schedule: NoiseSchedule,
         input_ids: Tensor,
         *,
-        attention_mask: Tensor | None,
-        labels: Tensor | None,
-        timesteps: Tensor | None,
-        may_mask: Tensor | None,
-        generator: torch.Generator | None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        timesteps: Tensor | None = None,
+        may_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Self:
         """Return the batch for a call of `MdlmForMaskedDiffusion.forward`, after checks of its arguments.
 
@@ -52,30 +52,23 @@ class NoisyBatch:
             ValueError: If an argument is not as `forward` says.
         """
         _check(config, input_ids, labels, timesteps, may_mask)
-        check_mask(attention_mask, input_ids)
+        if attention_mask is not None:
+            hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
+            check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
         input_ids = input_ids.long()
         if labels is None:
             return cls(input_ids, timesteps)
         labels = labels.long()
-        mask, steps = cast(int, config.mask_token_id), config.num_diffusion_steps
+        mask = cast(int, config.mask_token_id)
         if attention_mask is not None:
             labels = labels.masked_fill(attention_mask == 0, IGNORED)
         may_mask = maskable(labels, attention_mask, may_mask)
         _check_clean(labels, mask, None if timesteps is not None else input_ids)
         canvas = input_ids
         if timesteps is None:
-            smallest = MIN_TIME if steps is None else 0.0  # with 0.0 all discrete steps are equally likely
-            drawing = {"generator": generator, "device": input_ids.device, "smallest": smallest}
-            timesteps = antithetic_times(len(input_ids), **drawing)
-            timesteps = timesteps if steps is None else discrete_times(timesteps, steps)
+            timesteps = antithetic_times(len(input_ids), generator=generator, device=input_ids.device)
             canvas = mask_tokens(input_ids, timesteps, may_mask, mask, schedule, generator=generator)
-        weights = schedule.weight(timesteps) if steps is None else schedule.discrete_weight(timesteps, steps)
-        return cls(canvas, timesteps, labels, weights)
-
-    def row_sums(self, losses: Tensor) -> Tensor:
-        """Return (batch,): for each row, weight(t) times the sum of its losses (batch, length)."""
-        assert self.weights is not None
-        return (losses * self.weights[:, None].to(losses.dtype)).sum(dim=1)
+        return cls(canvas, timesteps, labels, schedule.weight(timesteps))
 
 
 def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | None) -> Tensor:
@@ -100,17 +93,6 @@ def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | N
             f"may_mask must be true at each target, as one that is never masked costs nothing; label others {IGNORED}"
         )
     return may
-
-
-def check_mask(attention_mask: Tensor | None, input_ids: Tensor) -> None:
-    """Check that an attention mask has the shape of its batch, and in each row 0 only before or after the tokens.
-
-    Raises:
-        ValueError: If it does not, or a row has no token.
-    """
-    if attention_mask is not None:
-        hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
-        check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
 
 
 def _check(

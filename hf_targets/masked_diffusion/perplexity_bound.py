@@ -1,6 +1,5 @@
 """An upper bound on the perplexity of a text under a masked diffusion model, estimated at times and masks of a seed."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,39 +8,38 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from hf_targets.backbones.dropout import without_dropout
+from hf_targets.backbones.inputs import without_padding
 from hf_targets.backbones.weight_access import execution_device
-from hf_targets.data.batches import by_length, padded_rows
+from hf_targets.data.batches import by_length
 from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
-from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.masked_diffusion.noisy_batch import maskable
 from hf_targets.masked_diffusion.rows import (
     MAY_MASK,
     NUM_TOKENS,
+    DiffusionCollator,
     check_one_protocol,
     protocol_columns,
 )
 from hf_targets.maths.losses import IGNORED, perplexity
-from hf_targets.maths.noise import MIN_TIME, discrete_times, mask_tokens
+from hf_targets.maths.noise import MIN_TIME, mask_tokens
 from hf_targets.maths.statistics import mean_and_standard_error, student_margin
 
 _TIMES, _MASKS = 0, 1  # random streams: one for times, one for masks
-_MAX_ALPHA_MIN = 0.01
 
 
 class EvaluationNoise:
     """The times and masks for evaluating a data set; those of a row do not depend on its batch.
 
     Draw k gives row i of n the time s + (1 - s) ((u_k + pi_k(i) / n) mod 1), with u_k uniform, pi_k a permutation and
-    s = 1e-3: the times of a draw are spread evenly, which lowers the variance of the mean. Discrete time has s = 0 and
-    rounds up to a multiple of 1/T. Draws are independent. The seed determines all numbers.
+    s = 1e-3: the times of a draw are spread evenly, which lowers the variance of the mean. Draws are independent. The
+    seed determines all numbers.
 
     Args:
-        model: Its schedule, mask and number of time steps are used.
+        model: Its schedule and mask are used.
         num_draws: How many times each row is masked.
     Raises:
         ValueError: If there is no row, or `num_draws` is below 1.
@@ -54,16 +52,13 @@ class EvaluationNoise:
         self.mask_token_id: int = model.config.mask_token_id
         self.schedule = model.schedule
         self.seed = seed
-        num_steps = model.config.num_diffusion_steps
-        self.times = torch.stack([self._draw_times(draw, num_rows, num_steps) for draw in range(num_draws)])
+        self.times = torch.stack([self._draw_times(draw, num_rows) for draw in range(num_draws)])
         """(draws, rows), in (0, 1], float64."""
 
-    def _draw_times(self, draw: int, num_rows: int, num_steps: int | None) -> Tensor:
+    def _draw_times(self, draw: int, num_rows: int) -> Tensor:
         generator = self._generator(_TIMES, draw)
         offset = torch.rand((), generator=generator, dtype=torch.float64)
         parts = (offset + torch.randperm(num_rows, generator=generator).double() / num_rows) % 1
-        if num_steps is not None:
-            return discrete_times(parts, num_steps)
         return MIN_TIME + (1 - MIN_TIME) * parts
 
     def _generator(self, *key: int) -> torch.Generator:
@@ -186,12 +181,12 @@ def perplexity_bound(
     """Return the negative evidence lower bound of a text; its exponential is an upper bound on the perplexity.
 
     Each row is masked `num_draws` times, at times spread evenly over all rows (`EvaluationNoise`). The -log p(token) of
-    its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), or that of the model's discrete time, and
-    divided by the number of text tokens. Hidden padding and the batch size change only the last digits.
+    its masked targets are summed with the weight -alpha'(t) / (1 - alpha(t)), and divided by the number of text tokens.
+    Hidden padding and the batch size change only the last digits.
 
     - The true perplexity is lower by an unknown amount, so that a model with the smaller bound may have the larger one.
-    - A share alpha(1) of the tokens (1e-3 with the log-linear schedule) is never masked and costs nothing, so strictly
-      this is no bound. Published results have the same error.
+    - A share alpha(1) = 1e-3 of the tokens is never masked and costs nothing, so strictly this is no bound. Published
+      results have the same error.
     - Compare only results with the same `length_protocol` (`masked_diffusion.rows.sentence_rows`); between tokenizers
       compare `per_word`, which needs `num_words`.
     - A model that predicts K > 1 curves uses the most probable one, as in generation.
@@ -205,47 +200,24 @@ def perplexity_bound(
         seed: Of times and masks; the global random state is neither used nor changed.
         batch_size: Rows in one forward pass.
     Raises:
-        ValueError: If there is no target, a row has holes in its mask, columns of different lengths or fewer labels
-            than `num_tokens`, rows are of more than one `length_protocol`, or some lack `num_words`.
+        ValueError: If there is no target, a row has holes in its mask, rows are of more than one `length_protocol`, or
+            some lack `num_words`.
     Source: Sahoo et al. 2024, and the evaluation of its published program.  Departs: that program draws one time for
         each row, evenly over a batch, and does not estimate the error; ours are even over all rows and always the same.
     """
-    never_masked = model.schedule.alpha(torch.ones((), dtype=torch.float64)).item()
-    if never_masked > _MAX_ALPHA_MIN:
-        warnings.warn(
-            f"the {model.schedule.name} schedule never masks {never_masked:.0%} of the tokens. They cost nothing, so "
-            "the result is no bound on the perplexity; train with another noise_schedule to get a bound",
-            stacklevel=2,
-        )
-    blocks, words, num_tokens, protocols = [], [], 0, set()
-    for index, row in enumerate(rows):
-        blocks.append(_columns(row, index))
-        words.append(row.get(NUM_WORDS))
-        protocols.add(protocol_columns(row))
-        num_tokens += int(row[NUM_TOKENS] if NUM_TOKENS in protocol_columns(row) else (blocks[-1][1] != IGNORED).sum())
-    check_one_protocol(protocols)
-    num_words = sum_of_words(words)
-    noise = EvaluationNoise(model, len(blocks), num_draws=num_draws, seed=seed)
-    measured = [index for index, (_, labels, _) in enumerate(blocks) if (labels != IGNORED).any()]
-    nelbos = torch.zeros(len(blocks), num_draws, dtype=torch.float64)
-    with without_dropout(model), progress(len(measured), "measuring the bound", unit="row") as bar:
-        for numbers in by_length([len(blocks[index][0]) for index in measured], batch_size):
-            indices = [measured[number] for number in numbers]
-            ids, labels, may_mask = (
-                pad_sequence([blocks[index][column] for index in indices], batch_first=True, padding_value=fill)
-                for column, fill in enumerate((0, IGNORED, 0))
-            )
-            _, mask = padded_rows([blocks[index][0] for index in indices])
-            batch = (tensor.to(execution_device(model)) for tensor in (ids, labels, mask, may_mask))
-            nelbos[indices] = noise.row_nelbos(model, indices, *batch).double().cpu()
+    rows, collate = list(rows), DiffusionCollator()
+    check_one_protocol({protocol_columns(row) for row in rows})
+    num_words = sum_of_words([row.get(NUM_WORDS) for row in rows])
+    noise = EvaluationNoise(model, len(rows), num_draws=num_draws, seed=seed)
+    nelbos, num_tokens = torch.zeros(len(rows), num_draws, dtype=torch.float64), 0
+    with without_dropout(model), progress(len(rows), "measuring the bound", unit="row") as bar:
+        for indices in by_length([len(row["input_ids"]) for row in rows], batch_size):
+            batch = collate([rows[index] for index in indices])
+            labels = without_padding(batch["labels"], batch["attention_mask"])
+            num_tokens += int(batch[NUM_TOKENS].sum() if NUM_TOKENS in batch else (labels != IGNORED).sum())
+            columns = (batch["input_ids"], labels, batch["attention_mask"], batch.get(MAY_MASK))
+            placed = (None if column is None else column.to(execution_device(model)) for column in columns)
+            nelbos[indices] = noise.row_nelbos(model, indices, *placed).double().cpu()  # pyright: ignore
             bar.update(len(indices))
     nelbo, error = mean_bound(nelbos, num_tokens)
     return PerplexityBound(nelbo, num_tokens, num_words, num_draws, error)
-
-
-def _columns(row: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tokens of a row without its hidden padding, their labels, and true where they may be masked."""
-    ids, labels = row_of_block(row, index)
-    if row.get(MAY_MASK) is None:
-        return ids, labels, labels != IGNORED
-    return ids, labels, row_of_block({**row, "labels": row[MAY_MASK]}, index)[1].bool()

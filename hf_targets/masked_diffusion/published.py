@@ -20,13 +20,7 @@ _EMBEDDING, _OUR_EMBEDDING = "backbone.vocab_embed.embedding", "backbone.vocab_e
 _FREQUENCIES = "backbone.rotary_emb.inv_freq"
 _TIME = "backbone.sigma_map.mlp.0.weight"
 _CURVES = "backbone.curves."  # a curve adds them; the published model has none
-_SCHEDULES = {
-    "loglinear": "log_linear",
-    "cosine": "cosine",
-    "cosinesqr": "cosine_squared",
-    "linear": "linear",
-    "geometric": "geometric",
-}
+_SCHEDULES = {"loglinear": "log_linear", "cosine": "cosine", "cosinesqr": "cosine_squared"}
 """Our name of each noise schedule, by its name in the published program."""
 _MASKS = {"gpt2": 50257, "bert-base-uncased": 103}  # GPT-2 has no mask token, so the program adds a row
 _ROWS_OF_GPT2 = 50258
@@ -60,7 +54,7 @@ class PublishedMdlm:
         Sizes follow from the tensors. The number of heads (unless there are rotary frequencies), positions, dropout,
         time conditioning, noise and the mask's id come from the `hyper_parameters` of a training checkpoint, else from
         config.json. If neither has them, time conditioning is off and noise log-linear, with a warning for a training
-        checkpoint.
+        checkpoint. A model that was trained in discrete time is used in continuous time.
 
         Args:
             source: A name on the Hub, a folder, a file, or a state dict; or a checkpoint of the training program: a
@@ -109,7 +103,7 @@ def _translate(
     content: Mapping[str, Any], settings: Mapping[str, Any], given: Mapping[str, Any], name: str
 ) -> Translation:
     trained = settings_of_training(content.get("hyper_parameters"), name)
-    saved = _merged(_settings_of_config(settings, name), trained)
+    saved = {**_settings_of_config(settings, name), **trained}
     found = _tensors(content, name)
     if "state_dict" in content and (untold := [field for field in _DEFAULTS if field not in {**saved, **given}]):
         used = " and ".join(f"{field}={_DEFAULTS[field]!r}" for field in untold)
@@ -123,7 +117,7 @@ def _translate(
     fields["num_hidden_layers"] = num_layers(found, "backbone.blocks.")
     if _FREQUENCIES in found:
         fields["num_attention_heads"] = hidden_size // (2 * len(found[_FREQUENCIES]))
-    fields = _merged({**fields, **saved}, given)
+    fields = {**fields, **saved, **given}
     if "mask_token_id" not in fields:
         if vocab_size != _ROWS_OF_GPT2:
             raise ValueError(
@@ -174,13 +168,6 @@ def _tensors(content: Mapping[str, Any], name: str) -> dict[str, Tensor]:
     return {**weights, **dict(zip(parameters, shadow, strict=True))}
 
 
-def _merged(saved: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first settings, overridden by the others; a new noise schedule drops the sigmas of the first."""
-    if "noise_schedule" in other:
-        saved = {key: value for key, value in saved.items() if not key.startswith("sigma_")}
-    return {**saved, **other}
-
-
 def _settings_of_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the fields of `MdlmConfig` that a published config.json has."""
     _check_supported(published, name)
@@ -215,7 +202,6 @@ def settings_of_training(hyper_parameters: Any, name: str) -> dict[str, Any]:
         "num_attention_heads": _value_at(config, "model", "n_heads"),
         "dropout": _value_at(config, "model", "dropout"),
         "time_conditioning": _value_at(config, "time_conditioning"),
-        "num_diffusion_steps": _value_at(config, "T") or None,  # 0 is continuous time
         "mask_token_id": mask,
     }
     return {**{field: value for field, value in settings.items() if value is not None}, **_noise(config, name)}
@@ -230,18 +216,14 @@ def _check_supported(config: Any, name: str) -> None:
 
 
 def _noise(config: Any, name: str) -> dict[str, Any]:
-    """Return the fields of the schedule that `noise` names: a mapping with `type`, or the type itself."""
+    """Return the schedule that `noise` names: a mapping with `type`, or the type itself."""
     found = _value_at(config, "noise")
     kind = _value_at(found, "type") if isinstance(found, Mapping) else found
     if kind is None:
         return {}
     if str(kind) not in _SCHEDULES:
         raise ValueError(f"{name} was trained with the noise {kind!r}, known are {', '.join(_SCHEDULES)}")
-    noise: dict[str, Any] = {"noise_schedule": _SCHEDULES[str(kind)]}
-    if kind in ("linear", "geometric"):  # the program ignores the sigmas of other schedules
-        sigmas = {key: _value_at(config, "noise", key) for key in ("sigma_min", "sigma_max")}
-        noise |= {key: value for key, value in sigmas.items() if value is not None}
-    return noise
+    return {"noise_schedule": _SCHEDULES[str(kind)]}
 
 
 def _value_at(settings: Any, *path: str) -> Any:

@@ -27,8 +27,8 @@ from hf_targets.maths.losses import IGNORED
 LengthProtocol = Literal["predicted", "published", "conditional"]
 """How the padding of a row counts; `sentence_rows` tells them apart."""
 
-NUM_TOKENS, MAY_MASK = "num_tokens", "may_mask"
-"""Columns: the tokens of text in a row with padding that is predicted, and where a row may be masked."""
+NUM_TOKENS, MAY_MASK, TIMES_COLUMN = "num_tokens", "may_mask", "timesteps"
+"""Columns: the tokens of text in a row with padding that is predicted, where a row may be masked, and when it was."""
 
 Columns = tuple[str, ...]
 """Those of `NUM_TOKENS` and `MAY_MASK` that a row has, which differ by `length_protocol`."""
@@ -211,9 +211,11 @@ class DiffusionCollator:
     r"""Makes a batch of rows of different lengths, padded on the right to the longest of them.
 
     This padding is hidden: it has the tokenizer's pad id, else its end id, else 0, with attention mask 0, label -100
-    and `may_mask` 0. A row without labels has its ids; `num_words`, `num_tokens` and `may_mask` stay where the rows
-    have them, and other columns are dropped.
+    and `may_mask` 0. A row without labels has its ids; `num_words`, `num_tokens`, `may_mask` and `timesteps` stay where
+    the rows have them, and other columns are dropped.
 
+    Args:
+        tokenizer: None: padding has the id 0.
     Raises:
         ValueError: When called, if rows are of more than one `length_protocol`, or only some have `num_words`.
 
@@ -231,15 +233,16 @@ class DiffusionCollator:
     [3, 5]
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.sep_token_id)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        ends = [getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "eos", "sep")]
         self.pad_id: int = next((id_ for id_ in ends if isinstance(id_, int)), 0)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the batch; shapes and names are in the class's docstring."""
         check_one_protocol({protocol_columns(row) for row in features})
         check_words(list(features))
-        rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in features]
+        given = [{name: value for name, value in row.items() if value is not None} for row in features]
+        rows = [{"attention_mask": [1] * len(row["input_ids"]), "labels": row["input_ids"], **row} for row in given]
         protocol = protocol_columns(features[0])
         fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED}
         fills |= {MAY_MASK: 0} if MAY_MASK in protocol else {}
@@ -247,8 +250,9 @@ class DiffusionCollator:
             name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
             for name, fill in fills.items()
         }
-        counts = [name for name in (NUM_WORDS, *protocol) if features[0].get(name) is not None and name not in fills]
-        return {**batch, **{name: torch.tensor([int(row[name]) for row in rows]) for name in counts}}
+        others = [name for name in (NUM_WORDS, *protocol, TIMES_COLUMN) if name in given[0]]
+        numbers = {name: torch.tensor([row[name] for row in rows]) for name in others if name not in fills}
+        return {**batch, **numbers}
 
 
 def _begin_and_end(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
-from transformers import PreTrainedModel, default_data_collator
+from transformers import PreTrainedModel
 
 from hf_targets.backbones.inputs import without_padding
 from hf_targets.backbones.new_parts import unwrapped
@@ -20,10 +20,9 @@ from hf_targets.masked_diffusion.perplexity_bound import EvaluationNoise, mean_b
 from hf_targets.masked_diffusion.rows import (
     MAY_MASK,
     NUM_TOKENS,
-    Columns,
+    TIMES_COLUMN,
     DiffusionCollator,
     check_one_protocol,
-    protocol_columns,
     protocol_columns_of,
 )
 from hf_targets.maths.losses import perplexity
@@ -32,7 +31,7 @@ from hf_targets.training.arguments import AveragedTrainingArguments
 from hf_targets.training.averaging import AveragedTrainer
 from hf_targets.training.trainer import WORDS_COLUMN, noise_of_this_process, num_targets
 
-TIMES_COLUMN, INDEX_COLUMN = "timesteps", "row_index"
+INDEX_COLUMN = "row_index"
 
 
 @dataclass
@@ -66,10 +65,7 @@ class DiffusionTrainingArguments(AveragedTrainingArguments):
 
 
 class _RowsWithIndices(TorchDataset):
-    """Rows of a data set with their indices, which determine their times and masks in any batch.
-
-    Each row is checked when it is read: it must have the same `length_protocol` as the first row.
-    """
+    """Rows of a data set with their indices, which determine their times and masks in any batch."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
@@ -78,30 +74,12 @@ class _RowsWithIndices(TorchDataset):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.rows[index]
-        check_one_protocol({self.columns, protocol_columns(row)})
-        return {**row, INDEX_COLUMN: index}
-
-    @cached_property
-    def columns(self) -> Columns:
-        """The protocol columns of the first row."""
-        return protocol_columns(self.rows[0])
+        return {**self.rows[index], INDEX_COLUMN: index}
 
 
 def _collate_with_indices(collate: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     batch = collate([{name: value for name, value in row.items() if name != INDEX_COLUMN} for row in rows])
     return {**batch, INDEX_COLUMN: torch.tensor([row[INDEX_COLUMN] for row in rows])}
-
-
-def _collate_one_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    check_one_protocol({protocol_columns(row) for row in rows})
-    lengths = {len(row["input_ids"]) for row in rows}
-    if len(lengths) > 1:
-        raise ValueError(
-            f"rows of a batch must have one length without a collator that pads, got {min(lengths)} to {max(lengths)} "
-            "tokens; give the trainer processing_class=tokenizer, or a DiffusionCollator"
-        )
-    return default_data_collator(list(rows))
 
 
 class DiffusionTrainer(AveragedTrainer):
@@ -123,15 +101,14 @@ class DiffusionTrainer(AveragedTrainer):
 
     Args:
         data_collator: None: a `DiffusionCollator` of the tokenizer (`processing_class`), which pads on the right.
-            Without a tokenizer, or with `timesteps`, the rows of a batch must then have one length.
     Raises:
         ValueError: Before training starts: if the model has another class, a data set has token ids beyond its
             vocabulary or rows of more than one `length_protocol`, the mask differs from the tokenizer's or is among the
-            labels, or there are `timesteps` that would not be used.
+            labels, or evaluation data has `timesteps`. In training: if rows are packed.
     """
 
     args: DiffusionTrainingArguments
-    count_columns = (WORDS_COLUMN, NUM_TOKENS)
+    count_columns = (WORDS_COLUMN, NUM_TOKENS, INDEX_COLUMN)
     reads_conversations = True
     shifts_labels = False
     made_by = "wrapped_blocks and sentence_rows of hf_targets.masked_diffusion.rows make them"
@@ -150,21 +127,14 @@ class DiffusionTrainer(AveragedTrainer):
             raise ValueError(f"args must be DiffusionTrainingArguments, got {type(args).__name__}")
         self._core: MdlmForMaskedDiffusion = core
         self._noise: EvaluationNoise | None = None
-        tokenizer, train = kwargs.get("processing_class"), kwargs.get("train_dataset")
+        tokenizer = kwargs.get("processing_class")
         mask = getattr(tokenizer, "mask_token_id", None)  # None without a tokenizer or without its mask
         if mask is not None and mask != self._mask_token_id:
             raise ValueError(
                 f"tokenizer and model must have the same mask, got the ids {mask} and {self._mask_token_id}; make the "
                 "model with mask_token_id=tokenizer.mask_token_id"
             )
-        has_times = isinstance(train, Dataset) and TIMES_COLUMN in train.column_names
-        if has_times and isinstance(data_collator, DiffusionCollator):
-            raise ValueError("a DiffusionCollator drops the column timesteps of the train data; leave it out")
-        if data_collator is None:
-            data_collator = _collate_one_length
-            if tokenizer is not None and not has_times:
-                data_collator = DiffusionCollator(tokenizer)
-        super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        super().__init__(model=model, args=args, data_collator=data_collator or DiffusionCollator(tokenizer), **kwargs)
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
         if name != "train" and isinstance(dataset, Dataset) and TIMES_COLUMN in dataset.column_names:
@@ -180,12 +150,9 @@ class DiffusionTrainer(AveragedTrainer):
         return cast(int, self._core.config.mask_token_id)
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
+        if position_ids is not None:
+            raise ValueError("rows are padded and not packed, as all tokens of a row see each other, got position_ids")
         return without_padding(labels, attention_mask)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        if INDEX_COLUMN not in self._signature_columns:
-            self._signature_columns = [*self._signature_columns, INDEX_COLUMN]
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Compute gradients with noise that differs between processes, as Trainer gives all processes the same seed."""
@@ -201,6 +168,11 @@ class DiffusionTrainer(AveragedTrainer):
         with torch.random.fork_rng([]):  # a data loader draws a global random number that is not used
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator of rows that have their indices beside them."""
+        return partial(_collate_with_indices, self.data_collator)
+
     def _get_dataloader(self, dataset: Any, description: str, **kwargs: Any) -> Any:
         if kwargs.get("is_training"):
             return super()._get_dataloader(dataset, description, **kwargs)
@@ -209,14 +181,7 @@ class DiffusionTrainer(AveragedTrainer):
                 f"evaluation data must have a length, as times are spread evenly over its rows, got "
                 f"{type(dataset).__name__}; give Dataset.from_list(list(rows))"
             )
-        if isinstance(dataset, Dataset):
-            dataset = self._remove_unused_columns(dataset, description=description)
-        training = self.data_collator
-        self.data_collator = partial(_collate_with_indices, training)
-        try:
-            return super()._get_dataloader(_RowsWithIndices(dataset), description, **kwargs)
-        finally:
-            self.data_collator = training
+        return super()._get_dataloader(_RowsWithIndices(dataset), description, **kwargs)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, the bound of each row and draw (rows, draws), and the number of text tokens of each row."""

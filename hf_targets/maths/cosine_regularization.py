@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -69,7 +69,7 @@ class _PairwiseCosine(torch.autograd.Function):
         counted = norms > _LEAST_NORM
         num_rows = len(rows)
         if ignore_index is not None:
-            counted = counted & _is_other(norms, ignore_index)
+            counted[ignore_index] = False
             num_rows -= 1
         inverses = torch.where(counted, norms, torch.inf).reciprocal()  # 0 for rows that do not count
         inverses = torch.where(torch.isfinite(norms), inverses, torch.nan)
@@ -91,7 +91,3 @@ class _PairwiseCosine(torch.autograd.Function):
         along = (rows @ total) * inverses * scale * inverses * inverses  # in this order nothing overflows
         gradient = torch.outer(inverses * scale, total).addcmul_(rows, along[:, None], value=-1)
         return gradient.to(weight.dtype), None
-
-
-def _is_other(norms: Float[Tensor, "vocab"], row: int) -> Bool[Tensor, "vocab"]:
-    return torch.arange(len(norms), device=norms.device) != row

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hf_targets.maths.torch_modes import inside_transform, without_autocast
+from hf_targets.maths.torch_modes import without_autocast
 
 IGNORED = -100
 """The label of a position that is not a target, as everywhere in Transformers."""
@@ -36,18 +36,6 @@ def product_dtype(hidden: Tensor) -> torch.dtype:
 def rows_per_chunk(width: int, device: torch.device) -> int:
     """Return for how many rows logits of that width are held at a time."""
     return max(1, LOGITS_PER_CHUNK * (1 if device.type == "cpu" else 8) // width)
-
-
-def whole_cross_entropy(
-    hidden: Float[Tensor, "rows dim"],
-    weight: Float[Tensor, "vocab dim"],
-    targets: Int[Tensor, "rows"],
-    bias: Float[Tensor, "vocab"] | None = None,
-    *,
-    label_smoothing: float = 0.0,
-) -> Float[Tensor, "rows"]:
-    """Return what `token_cross_entropy` does, with all logits in memory; for any transform of torch.func."""
-    return _chunk_loss(hidden, weight, targets, bias, label_smoothing, product_dtype(hidden))
 
 
 def _chunk_loss(
@@ -111,8 +99,7 @@ def weighted_cross_entropy(
 
     Products are in the type of autocast, or else of `hidden`; the softmax and the gradient of `weight` are summed in
     float32, and float16 neither overflows nor vanishes. Only needed gradients are computed; the losses are the same,
-    bit for bit, whichever these are. Compiled code calls `token_cross_entropy`, a transform of torch.func
-    `whole_cross_entropy`.
+    bit for bit, whichever these are. Compiled code calls `token_cross_entropy`.
 
     Args:
         row_weights: Constants w; they get no gradient.
@@ -126,9 +113,8 @@ def weighted_cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
     row_weights = row_weights.detach()
-    if torch.compiler.is_compiling() or inside_transform():
-        of_rows = whole_cross_entropy if inside_transform() else token_cross_entropy
-        rows = of_rows(hidden, weight, targets, bias, label_smoothing=label_smoothing)
+    if torch.compiler.is_compiling():
+        rows = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
         return (rows * row_weights.to(rows.dtype).masked_fill(targets == IGNORED, 0.0)).sum(), rows.detach()
     dtype = product_dtype(hidden)
     if not torch.is_grad_enabled():
@@ -306,14 +292,3 @@ def bag_of_words_losses(
         return -said
     silent = F.logsigmoid(-scores).masked_fill(present | ~is_target.any(dim=1, keepdim=True), 0.0).sum(dim=1)
     return -(said + silent)
-
-
-def bag_of_words_weight(epoch: int, *, first: float = 0.1, rise: float = 0.1, most: float = 1.0) -> float:
-    """Return lambda_i = min(lambda, k + alpha i), the weight of the bag of words in an epoch counted from 0.
-
-    Args:
-        first: k.
-        rise: Alpha.
-        most: Lambda.
-    """
-    return min(most, first + rise * epoch)

@@ -8,82 +8,40 @@ weight -alpha'(t) / (1 - alpha(t)): the mean of the loss over t is then the nega
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-ScheduleName = Literal["log_linear", "cosine", "cosine_squared", "linear", "geometric"]
+ScheduleName = Literal["log_linear", "cosine", "cosine_squared"]
 
 ALPHA_MIN = 1e-3
-"""alpha(1) of the log-linear and the cosine schedules, so that -log alpha(1) is finite."""
+"""alpha(1), so that -log alpha(1) is finite."""
 
 MIN_TIME = 1e-3
 """The smallest time to train on, as the loss weight grows like 1 / t."""
 
-_SIGMAS = {"linear": (0.0, 10.0), "geometric": (1e-3, 1.0)}
-
 
 @dataclass(frozen=True)
 class NoiseSchedule:
-    """A noise schedule: alpha(t) for t in [0, 1], its derivative, and the loss weights that follow from them.
+    """A noise schedule: the chance 1 - alpha(t) of the mask for t in [0, 1], and the loss weights that follow from it.
 
-    With e = 1e-3, a = sigma_min and b = sigma_max:
+    With e = 1e-3:
 
-    | name             | 1 - alpha(t)                | -log alpha(t)   | alpha(1)           |
-    |------------------|-----------------------------|-----------------|--------------------|
-    | `log_linear`     | (1 - e) t                   |                 | e                  |
-    | `cosine`         | (1 - e) (1 - cos(pi t / 2)) |                 | e                  |
-    | `cosine_squared` | (1 - e) sin^2(pi t / 2)     |                 | e                  |
-    | `linear`         |                             | a + t (b - a)   | 4.5e-5 for b = 10  |
-    | `geometric`      |                             | a^(1 - t) b^t   | 0.37 for b = 1     |
-
-    With the default sigma_max of `geometric`, more than a third of the tokens are never masked: for generation or a
-    bound raise it, for example to 10 as in `linear`.
+    | name             | 1 - alpha(t)                |
+    |------------------|-----------------------------|
+    | `log_linear`     | (1 - e) t                   |
+    | `cosine`         | (1 - e) (1 - cos(pi t / 2)) |
+    | `cosine_squared` | (1 - e) sin^2(pi t / 2)     |
 
     Methods take tensors of any shape, in float32 or float64.
 
-    Raises:
-        ValueError: If no schedule has that name, sigma_min or sigma_max is out of range, or one of them is given for a
-            schedule that does not use it.
     Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models": schedules and constants of the
-        published program.
+        published program, which also has a linear and a geometric one.
     """
 
-    name: ScheduleName | str = "log_linear"
-    sigma_min: float | None = None
-    """-log alpha(0) of `linear` (None: 0) and `geometric` (None: 1e-3, and above 0)."""
-    sigma_max: float | None = None
-    """-log alpha(1) of `linear` (None: 10) and `geometric` (None: 1)."""
-
-    def __post_init__(self) -> None:
-        if self.name not in get_args(ScheduleName):
-            raise ValueError(f"a noise schedule is one of {', '.join(get_args(ScheduleName))}, got {self.name!r}")
-        if self.name not in _SIGMAS:
-            if self.sigma_min is not None or self.sigma_max is not None:
-                raise ValueError(
-                    f"the {self.name} schedule has no sigma_min and sigma_max; leave them out, or choose linear or "
-                    f"geometric, got {self.sigma_min} and {self.sigma_max}"
-                )
-            return
-        low, high = self._sigmas
-        above = low > 0 if self.name == "geometric" else low >= 0
-        if not (above and low < high < math.inf):
-            least = "0 < sigma_min" if self.name == "geometric" else "0 <= sigma_min"
-            raise ValueError(
-                f"the {self.name} schedule takes {least} < sigma_max, both finite, got {low} and {high}; "
-                f"leave them out for {' and '.join(map(str, _SIGMAS[self.name]))}"
-            )
-
-    @property
-    def _sigmas(self) -> tuple[float, float]:
-        low, high = _SIGMAS[self.name]
-        return low if self.sigma_min is None else self.sigma_min, high if self.sigma_max is None else self.sigma_max
-
-    def alpha(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """Return the probability that a token is unmasked at time t."""
-        return torch.exp(-self.sigma(t)) if self.name in _SIGMAS else 1 - self.masked(t)
+    name: ScheduleName = "log_linear"
 
     def masked(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         """Return 1 - alpha(t), the probability that a token is masked at time t, to full relative precision near 0."""
@@ -94,40 +52,15 @@ class NoiseSchedule:
                 return 2 * (1 - ALPHA_MIN) * torch.sin(math.pi / 4 * t).square()
             case "cosine_squared":
                 return (1 - ALPHA_MIN) * torch.sin(math.pi / 2 * t).square()
-            case _:
-                return -torch.expm1(-self.sigma(t))
 
     def sigma(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         """Return -log alpha(t), the total noise, which is the input of a network that is conditioned on time."""
-        match self.name:
-            case "log_linear" | "cosine" | "cosine_squared":
-                return -torch.log1p(-self.masked(t))
-            case "linear":
-                low, high = self._sigmas
-                return low + t * (high - low)
-            case _:
-                low, high = self._sigmas
-                return low * torch.exp(t * math.log(high / low))
-
-    def rate(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """Return d alpha / dt, which is negative."""
-        match self.name:
-            case "log_linear":
-                return torch.full_like(t, ALPHA_MIN - 1)
-            case "cosine":
-                return (ALPHA_MIN - 1) * math.pi / 2 * torch.sin(math.pi / 2 * t)
-            case "cosine_squared":
-                sine = torch.sin(math.pi / 2 * t)
-                cosine = torch.cos(math.pi / 2 * t).clamp(min=0)  # in float32 it is below 0 at t = 1
-                return (ALPHA_MIN - 1) * math.pi * sine * cosine
-            case _:
-                return -self._sigma_rate(t) * self.alpha(t)
+        return -torch.log1p(-self.masked(t))
 
     def weight(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """Return -alpha'(t) / (1 - alpha(t)), the loss weight of a masked token at time t.
+        """Return -alpha'(t) / (1 - alpha(t)), the loss weight of a masked token at time t, inf at t = 0.
 
-        For `log_linear` it is 1 / t, although a token is masked with probability (1 - 1e-3) t. If alpha(0) = 1, it is
-        inf at t = 0.
+        For `log_linear` it is 1 / t, although a token is masked with probability (1 - 1e-3) t.
         """
         match self.name:
             case "log_linear":
@@ -136,38 +69,18 @@ class NoiseSchedule:
                 return math.pi / 2 / torch.tan(math.pi / 4 * t)
             case "cosine_squared":
                 return (math.pi / torch.tan(math.pi / 2 * t)).clamp(min=0)
-            case _:
-                return self._sigma_rate(t) / torch.expm1(self.sigma(t))
-
-    def discrete_weight(self, t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
-        """Return T (alpha(t - 1/T) - alpha(t)) / (1 - alpha(t)), the loss weight in discrete time with T steps.
-
-        Args:
-            t: Multiples of 1/T above 0, as `discrete_times` returns.
-            num_steps: T. As it grows, the result approaches `weight`.
-        """
-        return num_steps * (1 - self.masked(t - 1 / num_steps) / self.masked(t))
 
     def time_of_masked(self, masked: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         """Return the time t at which `masked(t)` is the given probability; if there is none, the nearer of 0 and 1."""
+        share = masked / (1 - ALPHA_MIN)
         match self.name:
             case "log_linear":
-                t = masked / (1 - ALPHA_MIN)
+                t = share
             case "cosine":
-                t = 4 / math.pi * torch.asin((masked / (2 * (1 - ALPHA_MIN))).clamp(0, 1).sqrt())
+                t = 4 / math.pi * torch.asin((share / 2).clamp(0, 1).sqrt())
             case "cosine_squared":
-                t = 2 / math.pi * torch.asin((masked / (1 - ALPHA_MIN)).clamp(0, 1).sqrt())
-            case "linear":
-                low, high = self._sigmas
-                t = (-torch.log1p(-masked) - low) / (high - low)
-            case _:
-                low, high = self._sigmas
-                t = torch.log(-torch.log1p(-masked) / low) / math.log(high / low)
+                t = 2 / math.pi * torch.asin(share.clamp(0, 1).sqrt())
         return t.clamp(0, 1)
-
-    def _sigma_rate(self, t: Tensor) -> Tensor:
-        low, high = self._sigmas
-        return torch.full_like(t, high - low) if self.name == "linear" else math.log(high / low) * self.sigma(t)
 
 
 def drawn(
@@ -209,15 +122,6 @@ def antithetic_times(
     return smallest + (1 - smallest) * parts
 
 
-def discrete_times(t: Float[Tensor, "*times"], num_steps: int) -> Float[Tensor, "*times"]:
-    """Return times in [0, 1], each rounded up to one of 1/T, 2/T, ..., 1.
-
-    Args:
-        num_steps: T.
-    """
-    return (t * num_steps).ceil().clamp(min=1) / num_steps
-
-
 def mask_tokens(
     ids: Int[Tensor, "batch length"],
     times: Float[Tensor, "batch"],
@@ -257,7 +161,6 @@ def unmasking_steps(
     """
     ends = torch.arange(num_steps - 1, -1, -1, dtype=uniform.dtype, device=uniform.device) / num_steps
     still_masked = schedule.masked(ends) / schedule.masked(torch.ones_like(ends))
-    still_masked[-1] = 0.0  # also where alpha(0) < 1
     return num_steps - torch.searchsorted(still_masked.flip(0), uniform, right=True)
 
 

@@ -1,9 +1,9 @@
-"""What the modes of torch ask of code: autocast switched off, transforms of torch.func, constants of compiled code."""
+"""What the modes of torch ask of code: autocast switched off, constants of compiled code."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 
@@ -14,19 +14,6 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
     """Return a context in which autocast is off on a device; nothing changes on a device that has none."""
     available = torch.amp.is_autocast_available(device.type)
     return torch.autocast(device.type, enabled=False) if available else nullcontext()
-
-
-def inside_transform() -> bool:
-    """Return whether a transform of `torch.func` is running in this thread.
-
-    There a tensor's values cannot be read, and a function with a backward pass of its own cannot be called. torch has
-    no public name for this question.
-
-    >>> inside_transform(), torch.func.vmap(lambda x: x * inside_transform())(torch.ones(2)).tolist()
-    (False, [1.0, 1.0])
-    """
-    functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return functorch.peek_interpreter_stack() is not None
 
 
 def break_graph(make: F) -> F:

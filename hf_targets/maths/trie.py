@@ -1,6 +1,7 @@
-"""A set of token sequences, and the search for them in a text."""
+"""A set of token sequences: the search for them in a text, and which of them begin others."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 
 class TokenTrie:
@@ -53,3 +54,28 @@ class TokenTrie:
             if is_end[node]:
                 longest = index + 1
         return longest
+
+    def longest_matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield (start, end) of the longest sequences from left to right, without overlap."""
+        start = 0
+        while start < len(tokens):
+            end = self.longest(tokens, start)
+            if end is not None:
+                yield start, end
+            start = start + 1 if end is None else end
+
+
+def longest_beginning_with(sequences: Sequence[bytes] | Sequence[tuple[int, ...]]) -> list[int]:
+    """Return for each of distinct sequences the number of a longest one that begins with it, perhaps its own.
+
+    In lexicographic order a sequence comes directly before those that begin with it.
+
+    >>> longest_beginning_with([(1, 2), (3,), (1, 2, 3)])
+    [2, 1, 2]
+    """
+    numbers = list(range(len(sequences)))
+    order = sorted(numbers, key=sequences.__getitem__)
+    for one, after in reversed(list(pairwise(order))):
+        if sequences[after][: len(sequences[one])] == sequences[one]:
+            numbers[one] = numbers[after]
+    return numbers

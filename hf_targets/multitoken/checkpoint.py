@@ -17,17 +17,16 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 from transformers.utils.hub import cached_file
 
-from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors, is_local
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
 from hf_targets.backbones.published import read_tensors
-from hf_targets.backbones.publishing import is_local
 from hf_targets.backbones.quantization import is_quantized
 from hf_targets.backbones.weight_access import is_readable, whole_state_dict
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.backbones.wrapping import load_base
 from hf_targets.data.atomic_write import written_together
-from hf_targets.multitoken.configuration import BASE_FIELDS, MultiTokenConfig
-from hf_targets.multitoken.native_mtp import save_native_mtp
+from hf_targets.multitoken.configuration import MultiTokenConfig, base_fields
+from hf_targets.multitoken.mtp_files import save_native_mtp
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +91,6 @@ class CheckpointMixin(StrictLoading):
     """`save_pretrained` and `from_pretrained` of a model with `backbone` and `heads`."""
 
     config_class: ClassVar[type[MultiTokenConfig]]
-    base_fields: ClassVar[tuple[str, ...]] = BASE_FIELDS
-    """The fields of its configuration that a user chooses when putting heads on a base model."""
     base_identity: str | None = None
     """Identity of the backbone when the heads were added; None in a model that was loaded whole."""
 
@@ -215,7 +212,7 @@ class CheckpointMixin(StrictLoading):
         """
         name = pretrained_model_name_or_path
         hub = {key: kwargs[key] for key in HUB_ARGUMENTS if key in kwargs}
-        own = {key: kwargs.pop(key) for key in cls.base_fields if key in kwargs}
+        own = {key: kwargs.pop(key) for key in base_fields(cls.config_class) if key in kwargs}
         wants_info = kwargs.pop("output_loading_info", False)
         loading = {key: value for key, value in kwargs.items() if key not in hub}
         known, unused = cls._read_config(name, config, hub, own, loading)
@@ -279,7 +276,7 @@ class CheckpointMixin(StrictLoading):
         state = read_tensors(file)
         with safe_open(file, framework="pt") as opened:
             made_for = (opened.metadata() or {}).get(_IDENTITY)
-        fields = {key: getattr(config, key) for key in cls.base_fields}
+        fields = {key: getattr(config, key) for key in base_fields(cls.config_class)}
         try:
             backbone = cls._load_backbone(base, backbone_kwargs)
         except (OSError, ValueError) as error:

@@ -1,42 +1,20 @@
 """The configurations of language models with heads: causal, of encoder and decoder, and masked."""
 
-from dataclasses import field
+from dataclasses import field, fields
 from typing import ClassVar, Literal
 
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
+from hf_targets.backbones.configuration import (
+    AnswersForBackbone,
+    NamesItsPackage,
+    SubConfigSpec,
+    check_fields,
+    check_ranges,
+)
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.heads import HEADS
-
-BASE_FIELDS = (
-    "ngram_size",
-    "target",
-    "reversed_differences",
-    "loss_weight",
-    "ensemble_weight",
-    "head",
-    "head_bias",
-    "residual_heads",
-    "separate_output_heads",
-    "draft_vocab_size",
-    "base_model_name_or_path",
-)
-"""Fields that a user may choose when putting heads on a base model; the other fields follow from that model."""
-
-MASKED_FIELDS = (
-    "ngram_size",
-    "target",
-    "reversed_differences",
-    "loss_weight",
-    "masked_only",
-    "head",
-    "head_bias",
-    "residual_heads",
-    "base_model_name_or_path",
-)
-"""Fields that a user may choose when putting heads on a masked model; the other fields follow from that model."""
 
 Target = Literal["difference", "embedding"]
 
@@ -136,15 +114,10 @@ class MultiTokenConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
 
     def __post_init__(self, **kwargs) -> None:
         check_fields(self)
-        if self.ngram_size < self.least_ngram_size:
-            raise ValueError(f"ngram_size (N) must be {self.least_ngram_size} or more, got {self.ngram_size}")
+        check_ranges(self, {"ngram_size": self.least_ngram_size, "loss_weight": 0, "draft_vocab_size": 1})
         kinds = (*HEADS, "mtp") if self.takes_mtp else tuple(HEADS)
         if self.head not in kinds:
             raise ValueError(f"head must be one of {', '.join(map(repr, kinds))}, got {self.head!r}")
-        if not self.loss_weight >= 0:  # so that nan fails too
-            raise ValueError(f"loss_weight (alpha) must be 0 or more, got {self.loss_weight}")
-        if self.draft_vocab_size is not None and self.draft_vocab_size < 1:
-            raise ValueError(f"draft_vocab_size must be 1 or more, got {self.draft_vocab_size}; None drafts any token")
         if self.ensemble_weight is not None:
             check_ensemble_weight(self.ensemble_weight)
         own, differences = self.separate_output_heads, self.target == "difference"
@@ -257,3 +230,9 @@ class MultiTokenMaskedConfig(MultiTokenConfig):
     def num_future_heads(self) -> int:
         """The number of heads: one for each level."""
         return self.ngram_size
+
+
+def base_fields(config_class: type[MultiTokenConfig]) -> tuple[str, ...]:
+    """Return the fields that a user may choose when putting heads on a base model; others follow from that model."""
+    own = [field.name for field in fields(config_class) if "help" in field.metadata]  # pyright: ignore
+    return tuple(name for name in own if name not in ("backbone", "output_scale", "heads_only", "base_loading"))

@@ -13,7 +13,6 @@ from datasets import Dataset
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import position_limit
@@ -21,20 +20,6 @@ from hf_targets.backbones.weight_access import execution_device, is_sharded
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.atomic_write import written_together
 from hf_targets.maths.losses import IGNORED
-
-
-class _Bar(BaseStreamer):
-    """A bar of the tokens of a batch, with their rate and the time left."""
-
-    def __init__(self, bar: tqdm) -> None:
-        self._bar = bar
-
-    def put(self, value: Tensor) -> None:
-        """Count a token of each row; the prompts come as a table."""
-        self._bar.update(len(value) if value.ndim == 1 else 0)
-
-    def end(self) -> None:
-        """Do nothing: the next batch goes on."""
 
 
 def _digest(model: PreTrainedModel, *parts: Any) -> str:
@@ -87,21 +72,18 @@ def write_texts(
     kept = Path(folder, f"texts-{_digest(model, *settings)}")
     batches = [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
     rows = []
-    total = sum(len(batch) * (block_size - max(map(len, batch))) for batch in batches)
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))), tqdm(total=total, unit=" tokens") as bar:
-        bar.set_description("text of the model's own")
-        for number, batch in enumerate(batches):
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        for number, batch in enumerate(tqdm(batches, "text of the model's own", unit=" batches")):
             file, longest = kept / f"{number * batch_size:06d}.json", max(map(len, batch))
             if not file.is_file():
                 torch.manual_seed(seed + number * batch_size)
                 read = {name: part.to(execution_device(model)) for name, part in left_padded(batch, padding).items()}
                 with without_dropout(writer):
-                    texts: Any = writer.generate(**read, streamer=_Bar(bar))  # pyright: ignore
+                    texts: Any = writer.generate(**read)  # pyright: ignore
                 written = [_ended(text, ends) for text in texts[:, longest:].tolist()]
                 with written_together(kept, file.name) as unfinished:
                     (unfinished / file.name).write_text(json.dumps(written), encoding="utf-8")
             rows += json.loads(file.read_text(encoding="utf-8"))
-            bar.update(sum(len(other) * (block_size - max(map(len, other))) for other in batches[: number + 1]) - bar.n)
     columns: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
     for prompt, text in zip(prompts, rows, strict=True):
         empty = block_size - len(prompt) - len(text)

@@ -5,12 +5,12 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.logits_process import (
     LogitsProcessorList,
@@ -22,33 +22,31 @@ from hf_targets.backbones.generation import (
     generation_setting,
     inputs_of_step,
     is_assistant,
-    takes_shifted_rows,
     takes_tree_mask,
 )
 from hf_targets.backbones.inputs import check_prompt_mask
-from hf_targets.backbones.positions import check_room, check_source, max_positions, outgrown_positions_named
+from hf_targets.backbones.positions import check_room, check_source, outgrown_positions_named
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
+from hf_targets.multitoken.draft import Drafts
 from hf_targets.multitoken.drafting.auto import AutoDrafts
-from hf_targets.multitoken.drafting.cache import check_layers
 from hf_targets.multitoken.drafting.drafts import DraftSettings
-from hf_targets.multitoken.drafting.loop import DraftCounts, DraftingLoop
-from hf_targets.multitoken.drafting.outputs import DraftedGenerationOutput, DraftedSeq2SeqOutput
-from hf_targets.multitoken.drafting.rows import PassInputs, sources_of
-from hf_targets.multitoken.hidden_state_cache import cache_of_text
+from hf_targets.multitoken.drafting.lookup import MOST
+from hf_targets.multitoken.drafting.loop import DraftingLoop
+from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
+from hf_targets.multitoken.drafting.request import LEARNT_PROMPTS, check_request
 
 logger = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
+_DECODERS = ("assistant_model", "custom_generate")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
 
 class HeadsGenerationMixin(GenerationMixin):
     """`GenerationMixin` for a model with heads that predict the tokens after the next one."""
 
-    _reads_shifted_rows: bool | None = None
-    """Whether the decoder reads a text that begins later in a row as the same; None: not tried yet."""
     _auto_drafts: dict[Any, AutoDrafts] | None = None
     """What "auto" has learnt of drafts, by conditions; None: nothing."""
 
@@ -167,10 +165,10 @@ class HeadsGenerationMixin(GenerationMixin):
         problem = None
         if not self._supports_default_dynamic_cache() or self.backbone._is_stateful:
             problem = f"{type(self.backbone).__name__} has no dynamic key-value cache to remove rejected tokens from"
-        elif others := [name for name in ("assistant_model", "custom_generate") if given.get(name) is not None]:
+        elif others := [one for one in _DECODERS if not isinstance(given.get(one), Drafts | None)]:
             problem = f"draft_tokens and {others[0]} both decide how to decode"
         elif getattr(self.prepare_inputs_for_generation, "__self__", self) is not self:
-            problem = "prompts that peft has learnt stand before the text, where drafts do not look"
+            problem = LEARNT_PROMPTS
         if problem is None:
             return DraftSettings(most if auto else tokens, branches, auto=auto)
         if not auto:
@@ -243,6 +241,7 @@ class HeadsGenerationMixin(GenerationMixin):
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         source: Tensor | None = None,
+        drafts: Drafts | None = None,
         streamer: Any = None,
         synced_gpus: bool = False,
         **model_kwargs: Any,
@@ -250,7 +249,9 @@ class HeadsGenerationMixin(GenerationMixin):
         """Decode with drafts, or by `plain` where "auto" cannot draft."""
         config, auto = generation_config, None
         try:
-            self._check_request(input_ids, config, model_kwargs, synced_gpus=synced_gpus)
+            if synced_gpus:
+                raise ValueError("drafts do not support synced_gpus=True; leave it out, or give draft_tokens=0")
+            check_request(self, input_ids, config, model_kwargs)
             if drafting.auto:
                 self._check_auto(input_ids, config, stopping_criteria)
         except ValueError as error:
@@ -258,78 +259,36 @@ class HeadsGenerationMixin(GenerationMixin):
                 raise
             logger.info("Decoding without drafts: %s.", error)
             return self._plain_output(plain(), input_ids)
-        weight = model_kwargs.get("ensemble_weight")
-        if drafting.auto:
+        weight, asked = model_kwargs.get("ensemble_weight"), config.prompt_lookup_num_tokens
+        if drafts is None and (drafting.auto or asked is not None):
+            drafts = Drafts(asked or LOOKUP_TOKENS, most=min(config.max_matching_ngram_size or MOST, MOST))
+        if drafting.auto and drafts is not None:
             self._auto_drafts = {} if self._auto_drafts is None else self._auto_drafts
-            looked_up = config.prompt_lookup_num_tokens or LOOKUP_TOKENS
-            conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), looked_up
-            sizes = {"lookup": looked_up, "heads": drafting.num_tokens}
-            auto = self._auto_drafts.setdefault(conditions, AutoDrafts(sizes))
-        loop = DraftingLoop(
-            self,
-            input_ids,
-            self._without_branches(drafting, config, weight),
-            auto,
-            max_positions=max_positions(self.config),
-            processors=logits_processor,
-            criteria=stopping_criteria,
-            config=config,
-            streamer=streamer,
-            sources=sources_of(source, model_kwargs.get("attention_mask")),
-            model_kwargs=model_kwargs,
-        )
-        output = loop.run(input_ids)
-        return self._output(loop.counts, output) if config.return_dict_in_generate else output["sequences"]
+            conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), drafts.num_tokens
+            sizes = {"lookup": drafts.num_tokens, "heads": drafting.num_tokens}
+            auto = self._auto_drafts.setdefault((*conditions, *drafts.others), AutoDrafts(sizes))
+        least = 2 if drafting.num_tokens else None  # heads know better than one token does
+        lookup = drafts and drafts.lookup_for(self, input_ids, source, model_kwargs, least=least)
+        settings = self._without_branches(drafting, weight, looks_up=drafts is not None)
+        prepared = streamer, logits_processor, stopping_criteria, config
+        return DraftingLoop(self, input_ids, model_kwargs, *prepared, lookup, settings, auto).run(input_ids)
+
+    def _decode_by(
+        self, drafts: Drafts, input_ids: Tensor, source: Any, given: dict[str, Any], streamer: Any, *prepared: Any
+    ) -> Any:
+        """Decode with drafts of the heads, if they were asked for, and of sources beside them."""
+        drafting = given.pop("drafting", None) or DraftSettings(0)
+        plain = partial(super()._sample, input_ids, *prepared, streamer=streamer, **given)
+        told = {"source": source, "drafts": drafts, "streamer": streamer}
+        return self._decode(plain, input_ids, drafting, *prepared, **told, **given)
 
     def _plain_output(self, output: Any, input_ids: Tensor) -> Any:
         """Return the output of decoding without drafts, with its counts if it has names."""
         if isinstance(output, Tensor):
             return output
         passes = output.sequences.shape[1] - input_ids.shape[1]
-        return self._output(DraftCounts(passes, len(input_ids) * (passes - 1)), output)
-
-    def _output(self, counts: DraftCounts, output: Any) -> DraftedGenerationOutput | DraftedSeq2SeqOutput:
-        kind: Any = DraftedSeq2SeqOutput if self.config.is_encoder_decoder else DraftedGenerationOutput
-        return kind(**output, **asdict(counts))
-
-    def _check_request(
-        self, input_ids: Tensor, config: GenerationConfig, given: dict[str, Any], *, synced_gpus: bool
-    ) -> None:
-        """Raise an error if the loop does not provide what `generate` was asked for."""
-        cache: Any = given.get("past_key_values")
-        own: Any = None if cache is None else cache_of_text(cache)
-        if not config.use_cache or not isinstance(own, DynamicCache) or own.offloading:
-            kind = type(own).__name__ if config.use_cache and own is not None else "none"
-            cause = "cache_implementation" if config.use_cache else "use_cache=False"
-            raise ValueError(f"drafting takes a DynamicCache in memory, got {kind}; leave out {cause}")
-        check_layers(cache)
-        others = ("assistant_ensemble_weight", "assistant_early_exit", "use_mtp")
-        told = {name: getattr(config, name, None) for name in (*others, "output_attentions", "output_hidden_states")}
-        told["guidance_scale"] = None if config.guidance_scale == 1 else config.guidance_scale
-        for name in (name for name, value in told.items() if value):
-            raise ValueError(f"{name} cannot be combined with draft_tokens; leave it out, or give draft_tokens=0")
-        if synced_gpus:
-            raise ValueError("draft_tokens does not support synced_gpus=True; leave it out, or give draft_tokens=0")
-        is_pair, batch, length = self.config.is_encoder_decoder, *input_ids.shape
-        embeds = None if is_pair else given.get("inputs_embeds")
-        length = length if embeds is None else embeds.shape[1]
-        mask, filled = PassInputs(given, is_encoder_decoder=is_pair).mask, cast(Any, cache).get_seq_length()
-        whole = mask.shape[1] if mask is not None else config._mask_length if filled else length
-        if whole != length or filled >= length:
-            raise ValueError(
-                f"with a filled cache ({filled} positions) give the whole text, {whole} tokens a row of which at least "
-                f"one is not in the cache, got {length}"
-            )
-        if filled and batch > 1:
-            raise ValueError("drafting for several rows cannot start from a filled cache; generate row by row")
-        if is_pair and batch > 1:
-            if self._reads_shifted_rows is None:
-                self._reads_shifted_rows = takes_shifted_rows(self.backbone)
-            if not self._reads_shifted_rows:
-                raise ValueError(
-                    f"drafting for several rows needs a decoder that takes positions or reads distances, and that of "
-                    f"{type(self.backbone).__name__} does neither; generate row by row"
-                )
+        counts = DraftCounts(passes, len(input_ids) * (passes - 1))
+        return with_counts({**output}, counts, is_encoder_decoder=self.config.is_encoder_decoder)
 
     def _check_auto(self, input_ids: Tensor, config: GenerationConfig, criteria: StoppingCriteriaList) -> None:
         """Raise an error if drafts that are not always made would change the text."""
@@ -342,12 +301,12 @@ class HeadsGenerationMixin(GenerationMixin):
             raise ValueError("the processes that share the weights must take equal passes, and their clocks differ")
 
     def _without_branches(
-        self, drafting: DraftSettings, config: GenerationConfig, ensemble_weight: float | None
+        self, drafting: DraftSettings, ensemble_weight: float | None, *, looks_up: bool
     ) -> DraftSettings:
         """Return the settings, changed to those of a chain if a tree cannot be verified."""
         if drafting.num_branches == 1:
             return drafting
-        if config.prompt_lookup_num_tokens is not None:
+        if looks_up:
             raise ValueError("prompt lookup extends a chain; give draft_branches=1, or leave it out")
         if ensemble_weight or self.config.head == "mtp":
             why = 'an ensemble, and heads with head="mtp", read only one path'

@@ -18,7 +18,7 @@ from hf_targets.backbones.positions import check_positions
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
 from hf_targets.maths.losses import IGNORED, ngram_weights, target_count, weighted_cross_entropy
-from hf_targets.multitoken.configuration import MASKED_FIELDS, MultiTokenMaskedConfig
+from hf_targets.multitoken.configuration import MultiTokenMaskedConfig
 from hf_targets.multitoken.heads import FutureHeads
 from hf_targets.multitoken.model import MultiTokenModel
 
@@ -36,23 +36,6 @@ class MultiTokenMaskedLMOutput(MaskedLMOutput):
 
     loss_parts: dict[str, Tensor] | None = None
     last_hidden_state: Tensor | None = None
-
-
-class HeadsOfMasked(FutureHeads):
-    """Heads 1 to N, all of which read the state of a masked position."""
-
-    def forward(self, states: Tensor, tokens: Tensor | None) -> list[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return each head's predicted embeddings (masked, d).
-
-        Args:
-            states: (masked, d).
-            tokens: (masked, N, d), embeddings of the masked token and of the N - 1 tokens that follow; None: heads
-                predict tokens, not differences.
-        """
-        own = self.states(states, len(self))
-        return [
-            self.complete(n, own[:, n - 1], None if tokens is None else tokens[:, :n]) for n in range(1, len(self) + 1)
-        ]
 
 
 class MultiTokenForMaskedLM(MultiTokenModel):
@@ -81,8 +64,6 @@ class MultiTokenForMaskedLM(MultiTokenModel):
 
     config_class = MultiTokenMaskedConfig
     auto_class = AutoModelForMaskedLM
-    heads_class = HeadsOfMasked
-    base_fields = MASKED_FIELDS
     trained_by = "MultiTokenMaskedTrainer"
 
     @classmethod
@@ -151,7 +132,7 @@ class MultiTokenForMaskedLM(MultiTokenModel):
             tokens = self._tokens(labels, input_ids, attention_mask)
             count = target_count(labels, num_items_in_batch)
             # a single call with a gradient: with several, FSDP may lose the gradient of a tied matrix
-            score = partial(_score, cast(HeadsOfMasked, self.heads), self.config.loss_weight)
+            score = partial(_score, cast(FutureHeads, self.heads), self.config.loss_weight)
             layer = self.get_output_embeddings()
             masked = states[(labels != IGNORED).to(states.device)]
             total, sums = call_inside(layer, score, masked, tokens.to(states.device), smoothing)
@@ -178,7 +159,7 @@ class MultiTokenForMaskedLM(MultiTokenModel):
 
 
 def _score(
-    heads: HeadsOfMasked,
+    heads: FutureHeads,
     loss_weight: float,
     matrix: Tensor,
     bias: Tensor | None,
@@ -193,7 +174,9 @@ def _score(
         tokens: (masked, N + 1), of `following_tokens`.
     """
     known = tokens[:, :-1].clamp(min=0)  # after a missing token there is no target
-    predicted = heads(states, F.embedding(known, matrix.detach()) if heads.differences else None)
+    rows = F.embedding(known, matrix.detach())
+    own = heads.states(states, known.shape[1])  # all heads read the state of the masked position
+    predicted = [heads.complete(n, own[:, n - 1], rows[:, :n]) for n in range(1, known.shape[1] + 1)]
     weights = ngram_weights(len(predicted), loss_weight)
     factors = torch.tensor(weights, dtype=torch.promote_types(states.dtype, torch.float32), device=states.device)
     total, losses = weighted_cross_entropy(

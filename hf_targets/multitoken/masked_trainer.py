@@ -1,7 +1,5 @@
 """Training and evaluation of masked models with heads, or of plain masked models as their baseline."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,9 +32,6 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0], metadata={"help": "Must be 0 alone: a masked model has no ensemble."}
     )
-    temperatures: list[float] = field(
-        default_factory=list, metadata={"help": "As for causal models; none, as there is no ensemble to compare with."}
-    )
 
     def __post_init__(self) -> None:
         check_share(self.mask_share)
@@ -59,12 +54,12 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     - Evaluations mask the same tokens for every model and seed, and report `perplexity`: exp of the mean negative
       log-likelihood of masked tokens. It depends on `mask_share`.
 
-    Data sets have `input_ids`. With a column `labels` (`hf_targets.multitoken.masking.mask_rows`), tokens are masked
-    already. With a collator of your own, which masks them itself, so do evaluations.
+    Data sets have `input_ids`. With a column `labels` tokens are masked already. With a collator of your own, which
+    masks them itself, so do evaluations.
 
     Raises:
         ValueError: If there is neither a tokenizer nor a collator; if all labels of a data set stand in its
-            `input_ids`, too; if no row of the data has more than N tokens; or as `MultiTokenTrainer` does.
+            `input_ids`, too; or as `MultiTokenTrainer` does.
     """
 
     args: MultiTokenMaskedTrainingArguments
@@ -89,11 +84,8 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
             seed = args.seed if args.data_seed is None else args.data_seed
             data_collator = MaskingCollator(processing_class, args.mask_share, seed=seed, exact=args.exact_mask_counts)
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
-        self._of_evaluations: Any = data_collator
         if isinstance(data_collator, MaskingCollator):
             self.add_callback(EpochCallback(data_collator))
-            tokenizer, share = data_collator.tokenizer, data_collator.share
-            self._of_evaluations = MaskingCollator(tokenizer, share, seed=EVALUATION_SEED)
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
         if isinstance(dataset, Dataset) and {"input_ids", "labels"} <= set(dataset.column_names):
@@ -103,24 +95,18 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
         return without_padding(labels, attention_mask)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the loader of an evaluation, which masks the same tokens each time."""
-        with self._evaluating():
-            return super().get_eval_dataloader(eval_dataset)
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator that masks the same tokens in each evaluation; one that was given, but ours, as it is."""
+        ours = self.data_collator
+        if not isinstance(ours, MaskingCollator):
+            return ours
+        return MaskingCollator(ours.tokenizer, ours.share, seed=EVALUATION_SEED)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Return the loader of data to predict, masked as for an evaluation."""
         self._check_dataset(test_dataset, "test")
-        with self._evaluating():
-            return super().get_test_dataloader(test_dataset)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        training, self.data_collator = self.data_collator, self._of_evaluations
-        try:
-            yield
-        finally:
-            self.data_collator = training
+        return super().get_test_dataloader(test_dataset)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss, each row's negative log-likelihood of masked tokens (rows, 1), and how many there are."""

@@ -85,21 +85,6 @@ def check_share(share: float) -> None:
         raise ValueError(f"mask_share must be in (0, 1], got {share}")
 
 
-def mask_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, share: float = 0.15, *, seed: int = 0) -> Dataset:
-    """Return rows whose tokens are masked once for all, with `labels`: the same ones for the same rows and seed.
-
-    Args:
-        rows: With `input_ids`.
-        tokenizer, share: As for `MaskingCollator`.
-    """
-    masking = MaskingCollator(tokenizer, share, seed=seed)
-    columns = {name: rows[name][:] for name in rows.column_names if name != "labels"}
-    masked = [masking([{"input_ids": ids}]) for ids in columns["input_ids"]]
-    for name in ("input_ids", "labels"):
-        columns[name] = [batch[name][0].tolist() for batch in masked]
-    return Dataset.from_dict(columns)
-
-
 def check_masked(rows: Dataset, name: str) -> None:
     """Raise a ValueError if each label is the id that stands at its position, as in data for a causal model."""
     has_labels = False
@@ -109,6 +94,5 @@ def check_masked(rows: Dataset, name: str) -> None:
             return
     if has_labels:
         raise ValueError(
-            f"no token of the {name} data is masked: all labels stand in input_ids too; remove the column labels, or "
-            "mask tokens with hf_targets.multitoken.masking.mask_rows"
+            f"no token of the {name} data is masked: all labels stand in input_ids too; remove the column labels"
         )

@@ -29,7 +29,7 @@ from hf_targets.backbones.wrapping import (
 )
 from hf_targets.maths.losses import ngram_weights
 from hf_targets.multitoken.checkpoint import CheckpointMixin, how_loaded, identity_of
-from hf_targets.multitoken.configuration import MultiTokenConfig
+from hf_targets.multitoken.configuration import MultiTokenConfig, base_fields
 from hf_targets.multitoken.future import Future, Known, Scoring, predict
 from hf_targets.multitoken.heads import ConjugateFactors, FutureHeads, Head
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
@@ -50,7 +50,6 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
     config_class = MultiTokenConfig
     auto_class: ClassVar[Any] = AutoModelForCausalLM
     """The Auto class of the backbone."""
-    heads_class: ClassVar[type[FutureHeads]] = FutureHeads
     new_part = "heads"
     trained_by = "MultiTokenTrainer"
     smooths_labels = True  # forward takes `label_smoothing`
@@ -63,9 +62,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
             config.output_scale = scale
         config.backbone = self.backbone.config
         output = self.get_output_embeddings()
-        heads_class = self.heads_class
-        if config.head == "mtp":
-            heads_class = partial(MtpHeads, backbone=self.backbone)
+        heads_class = partial(MtpHeads, backbone=self.backbone) if config.head == "mtp" else FutureHeads
         self.heads = heads_class(config, width=output.in_features, vocab_size=num_rows(output))
         self.post_init()
 
@@ -94,7 +91,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
             ValueError: If a field is unknown or out of range, or if the model has no output embedding, already has
                 heads, or cannot share its output matrix.
         """
-        config, loading = split_fields(cls.config_class, config, cls.base_fields)
+        config, loading = split_fields(cls.config_class, config, base_fields(cls.config_class))
         loading |= backbone_kwargs or {}
         check_loading(loading, base)
         base = load_base(base, loading, auto_class=cls.auto_class)

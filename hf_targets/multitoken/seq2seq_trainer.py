@@ -47,7 +47,6 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
     args: MultiTokenSeq2SeqTrainingArguments
     made_by = "hf_targets.encode_pairs makes them"
     takes_pairs, reads_conversations, shifts_labels = True, False, False
-    text_column, num_start_tokens = "labels", 1
 
     def __init__(
         self,

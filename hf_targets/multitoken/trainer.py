@@ -2,17 +2,17 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 from transformers.utils.generic import ModelOutput
 
+from hf_targets.backbones.configuration import check_ranges
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
 from hf_targets.evaluation.diversity_callback import GradientDiversityCallback
 from hf_targets.maths.ensemble import check_ensemble_weight
@@ -25,56 +25,27 @@ HEAD_WARMUP_STEPS = 100
 """By default, for new heads on a trained model."""
 
 
-def perplexities(nlls: Tensor, num_tokens: int, num_words: int, weights: Iterable[float]) -> dict[str, float]:
-    """Return token-level and word-level perplexities of summed negative log-likelihoods.
-
-    They are exp(NLL / tokens) and exp(NLL / words). Keys are `perplexity_0.2` and so on for each weight, `perplexity`
-    for weight 0 (the ordinary head), and `perplexity_ensemble` for the best weight above 0, which is returned as
-    `ensemble_weight`. Word-level keys begin with `word_`.
+def perplexities(nlls: Mapping[str, float], num_tokens: int, num_words: int) -> dict[str, float]:
+    """Return token-level and word-level perplexities, exp(NLL / tokens) and exp(NLL / words).
 
     Args:
-        nlls: Sums over all targets, (weights,), natural logarithms.
+        nlls: Negative log-likelihoods of all targets, natural logarithms, by the ends of the names that their
+            perplexities get: `perplexity`, `perplexity_0.2` and so on.
         num_tokens: Number of targets.
-        num_words: Number of words that the targets form; 0 leaves out the word-level figures.
-        weights: The ensemble weights, in the order of `nlls`.
-    Raises:
-        ValueError: If there is no target.
+        num_words: Number of words that the targets form; 0 leaves out those of words, whose names begin with `word_`.
     """
-    if num_tokens == 0:
-        raise ValueError("a perplexity needs at least one target, got none; give longer texts")
-    by_weight = {weight: nll / num_tokens for weight, nll in zip(weights, nlls.tolist(), strict=True)}
-    metrics = {f"perplexity_{weight:g}": perplexity(nll) for weight, nll in by_weight.items()}
-    chosen = {}
-    if 0.0 in by_weight:
-        chosen[""] = by_weight[0.0]
-    if num_words:
-        metrics |= {f"word_perplexity_{w:g}": perplexity(nll * num_tokens / num_words) for w, nll in by_weight.items()}
-    ensembles = {weight: nll for weight, nll in by_weight.items() if weight > 0}
-    if ensembles:
-        best = min(ensembles, key=lambda weight: (math.isnan(ensembles[weight]), ensembles[weight]))
-        metrics["ensemble_weight"], chosen["_ensemble"] = best, ensembles[best]
-    for suffix, nll in chosen.items():
-        metrics[f"perplexity{suffix}"] = perplexity(nll)
-        if num_words:
-            metrics[f"word_perplexity{suffix}"] = perplexity(nll * num_tokens / num_words)
-    return metrics
+    counts = {"": num_tokens, "word_": num_words}
+    return {
+        f"{level}perplexity{name}": perplexity(nll / count)
+        for level, count in counts.items()
+        if count
+        for name, nll in nlls.items()
+    }
 
 
-def tempered_perplexities(nlls: Mapping[float, float], num_tokens: int, num_words: int) -> dict[str, float]:
-    """Return perplexities by temperature, `perplexity_at_1.05` and so on, the lowest and its `temperature`.
-
-    Args:
-        nlls: To each temperature the negative log-likelihood of all targets.
-        num_tokens, num_words: As for `perplexities`.
-    """
-    best = min(nlls, key=lambda temperature: (math.isnan(nlls[temperature]), nlls[temperature]))
-    metrics = {"temperature": best}
-    for level, count in (("", num_tokens), ("word_", num_words)):
-        if count:
-            found = {temperature: perplexity(nll / count) for temperature, nll in nlls.items()}
-            metrics |= {f"{level}perplexity_at_{temperature:g}": value for temperature, value in found.items()}
-            metrics[f"{level}perplexity_temperature"] = found[best]
-    return metrics
+def lowest(nlls: Mapping[float, float]) -> float:
+    """Return the setting with the lowest number; NaN is the highest."""
+    return min(nlls, key=lambda setting: (math.isnan(nlls[setting]), nlls[setting]))
 
 
 @dataclass
@@ -117,17 +88,13 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        for name, least in (("gradient_diversity_steps", 1), ("head_warmup_steps", 0)):
-            if (steps := getattr(self, name)) is not None and steps < least:
-                raise ValueError(f"{name} must be at least {least}, got {steps}; leave it out, or set it to null")
+        check_ranges(self, {"gradient_diversity_steps": 1, "head_warmup_steps": 0, "head_learning_rate": 0})
         if not self.ensemble_weights:
             raise ValueError("ensemble_weights must name at least one weight, got none; 0 means no ensemble")
         for weight in self.ensemble_weights:
             check_ensemble_weight(weight)
         if not all(temperature > 0 for temperature in self.temperatures):
             raise ValueError(f"temperatures must be above 0, got {self.temperatures}")
-        if self.head_learning_rate is not None and self.head_learning_rate < 0:
-            raise ValueError(f"head_learning_rate must be 0 or more, got {self.head_learning_rate}")
         super().__post_init__()
 
     def for_baseline(self) -> Self:
@@ -177,8 +144,8 @@ class MultiTokenTrainer(TargetTrainer):
 
     Raises:
         ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the
-            model's vocabulary or no row for the last head, there are arguments about heads and the model has no heads,
-            or `head_warmup_steps` is set under DeepSpeed.
+            model's vocabulary, there are arguments about heads and the model has no heads, or `head_warmup_steps` is
+            set under DeepSpeed.
     """
 
     args: MultiTokenTrainingArguments
@@ -187,8 +154,6 @@ class MultiTokenTrainer(TargetTrainer):
     """Whether models have an encoder."""
     warms_up = True
     """Whether new heads on a trained model are trained alone first."""
-    text_column, num_start_tokens = "input_ids", 0
-    """The column of the tokens that heads predict, and how many tokens are read before the first of them."""
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
         if not isinstance(args, MultiTokenTrainingArguments):
@@ -206,18 +171,6 @@ class MultiTokenTrainer(TargetTrainer):
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         if args.gradient_diversity_steps is not None:
             self.add_callback(GradientDiversityCallback(self, args.gradient_diversity_steps))
-
-    def _check_dataset(self, dataset: Any, name: str) -> None:
-        super()._check_dataset(dataset, name)
-        core = heads_of(self.model)  # pyright: ignore[reportArgumentType]
-        if core is None or not isinstance(dataset, Dataset) or self.text_column not in dataset.column_names:
-            return
-        ngram_size, start = core.config.ngram_size, self.num_start_tokens
-        if not any(len(tokens) + start > ngram_size for tokens in dataset[self.text_column]):
-            raise ValueError(
-                f"ngram_size (N) is {ngram_size}, and no row of the {name} data has more tokens; lower it, or give "
-                "longer rows"
-            )
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -305,13 +258,25 @@ class MultiTokenTrainer(TargetTrainer):
         return outputs.loss, outputs.nlls, num_targets(self._row_targets(inputs["labels"]))
 
     def metrics(self, losses: Tensor, num_tokens: int, num_words: int) -> dict[str, float]:
-        """Return the `perplexities` for all ensemble weights, and of a plain model `tempered_perplexities`."""
-        sums, count = losses.sum(dim=0), len(self.weights)
-        found = perplexities(sums[:count], num_tokens, num_words, self.weights)
-        if self.has_heads or not self.args.temperatures:
-            return found
-        by_temperature = dict(zip([1.0, *self.args.temperatures], sums.tolist(), strict=True))
-        return found | tempered_perplexities(by_temperature, num_tokens, num_words)
+        """Return the `perplexities` for all ensemble weights, and of a plain model for all temperatures.
+
+        Those of the best weight above 0 and the best temperature are `perplexity_ensemble` and
+        `perplexity_temperature`, beside `ensemble_weight` and `temperature`.
+        """
+        sums, best = losses.sum(dim=0).tolist(), {}
+        by_weight = dict(zip(self.weights, sums, strict=False))
+        named = {f"_{weight:g}": nll for weight, nll in by_weight.items()}
+        if 0.0 in by_weight:
+            named[""] = by_weight[0.0]
+        if ensembles := {weight: nll for weight, nll in by_weight.items() if weight > 0}:
+            best["ensemble_weight"] = weight = lowest(ensembles)
+            named["_ensemble"] = ensembles[weight]
+        if not self.has_heads and self.args.temperatures:
+            by_temperature = dict(zip([1.0, *self.args.temperatures], sums, strict=True))
+            named |= {f"_at_{temperature:g}": nll for temperature, nll in by_temperature.items()}
+            best["temperature"] = temperature = lowest(by_temperature)
+            named["_temperature"] = by_temperature[temperature]
+        return best | perplexities(named, num_tokens, num_words)
 
 
 class _HeadsAlone(MultiTokenTrainer):

@@ -1,5 +1,6 @@
 """Answers to questions with documents, generated with the documents' phrases, and where the answers come from."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -17,9 +18,7 @@ from hf_targets.phrases.citations import citing_phrases, mark_sources, numbered_
 from hf_targets.phrases.highlighting import GeneratedText
 from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
 from hf_targets.phrases.model import DynamicVocabForCausalLM
-from hf_targets.phrases.provenance import Provenance, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
-from hf_targets.retrieval.collection import DocumentCollection
 
 Marking = Literal["phrases", "afterwards"]
 
@@ -30,7 +29,8 @@ class CitedAnswer:
 
     Attributes:
         spans: Its phrases, by its characters; the name of a document in their sources is its number.
-        provenance: How much of it comes from documents.
+        num_characters: Of it, without white space and markers.
+        num_from_documents: How many of them stand in phrases.
         num_phrases: Phrases that the model could choose from.
         num_steps, num_tokens: As in `GeneratedText`, of all that was generated.
         seconds: Of "mining" and "encoding" phrases and of "generation".
@@ -38,7 +38,8 @@ class CitedAnswer:
 
     text: str
     spans: tuple[PhraseSpan, ...]
-    provenance: Provenance
+    num_characters: int
+    num_from_documents: int
     num_phrases: int
     num_steps: int
     num_tokens: int
@@ -55,7 +56,6 @@ def answer_with_phrases(
     *,
     marking: Marking = "phrases",
     new_tokens: int = 300,
-    collection: DocumentCollection | None = None,
     **arguments: Any,
 ) -> CitedAnswer:
     """Return the answer to one prompt.
@@ -70,7 +70,6 @@ def answer_with_phrases(
         marking: "phrases": they end with their document's marker, as in the paper. "afterwards": they have none, and
             the text gets a marker after each of them.
         new_tokens: At most, phrases counted by their tokens.
-        collection: Where the documents are from: the embeddings of their phrases are kept in its folder.
         arguments: Passed to `generate`.
     Raises:
         ValueError: If there is no document, phrases with markers are asked for of a model without a dynamic vocabulary
@@ -106,7 +105,6 @@ def answer_with_phrases(
     else:
         markable = MarkablePhrases(miner)
         vocabulary = PhraseVocabulary.from_documents(named, tokenizer, markable, vocab_size=vocab_size)
-    vocabulary.embeddings_folder = None if collection is None else collection.phrase_folder
     mined = settled_time(device)
     limits: dict[str, Any] = {"max_new_tokens": new_tokens}
     if len(vocabulary) and writes_phrases:
@@ -124,10 +122,13 @@ def answer_with_phrases(
     text, spans = first_line(written.text, written.spans)
     if marking == "afterwards":
         text, spans = mark_sources(text, spans, {name: int(name) for name in named})
+    left_out = {place for found in re.finditer(r"\s|\[\d+\]", text) for place in range(*found.span())}
+    counted = {*range(len(text))} - left_out
+    from_documents = counted & {place for span in spans for place in range(span.start, span.end)}
     seconds = {"mining": mined - begin, "encoding": encoded - mined, "generation": end - encoded}
     num_steps = written.num_steps if writes_phrases else written.num_tokens
-    counts = written.num_phrases, num_steps, written.num_tokens
-    return CitedAnswer(text, spans, provenance_of(text, spans, named), *counts, seconds)
+    counts = len(counted), len(from_documents), written.num_phrases, num_steps, written.num_tokens
+    return CitedAnswer(text, spans, *counts, seconds)
 
 
 def first_line(text: str, spans: Sequence[PhraseSpan]) -> tuple[str, tuple[PhraseSpan, ...]]:
@@ -137,7 +138,6 @@ def first_line(text: str, spans: Sequence[PhraseSpan]) -> tuple[str, tuple[Phras
     ('on the mat', (PhraseSpan(start=2, end=10, phrase_id=9, text=' the mat', sources=()),))
     """
     begin = len(text) - len(text.lstrip())
-    end = next((place for place in range(begin, len(text)) if text[place] == "\n"), len(text))
-    line = text[begin:end].rstrip()
+    line = text[begin:].partition("\n")[0].rstrip()
     moved = (replace(span, start=max(span.start - begin, 0), end=span.end - begin) for span in spans)
     return line, tuple(span for span in moved if 0 < span.end <= len(line))

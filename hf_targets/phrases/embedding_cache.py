@@ -2,18 +2,17 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from xxhash import xxh3_128_hexdigest
 
 from hf_targets.backbones.quantization import plain_tensors
@@ -97,7 +96,7 @@ class PhraseEmbeddingCache:
         return PhraseEmbeddingCache, (self.max_phrases, self.files)
 
     def _clear(self) -> None:
-        self._tables: WeakKeyDictionary[PhraseVocabulary, tuple] = WeakKeyDictionary()
+        self._last: tuple = (lambda: None, *[None] * 4)  # the vocabulary of the last table, and what that was made of
         self._indices: dict[bytes, int] = {}
         self._kept: tuple[Tensor, ...] = ()
 
@@ -109,9 +108,9 @@ class PhraseEmbeddingCache:
     ) -> PhraseTable:
         """Return the phrase table of vocabularies, one for all rows or one for each row.
 
-        A phrase in several vocabularies is encoded once. The table of a vocabulary is cached until the vocabulary
-        changes, with at most `max_phrases` phrases in all tables unless there is only one. Nothing is cached if
-        gradients are enabled, the encoder is in training mode, or its weights are offloaded or sharded.
+        A phrase in several vocabularies is encoded once. The table of the last vocabulary is kept until that changes.
+        Nothing is cached if gradients are enabled, the encoder is in training mode, or its weights are offloaded or
+        sharded.
 
         Args:
             model: A `DynamicVocabForCausalLM`.
@@ -120,16 +119,16 @@ class PhraseEmbeddingCache:
             ValueError: If a phrase is longer than the encoder's positions.
         """
         encoder: PhraseEncoder = model.phrase_encoder
-        if torch.is_grad_enabled() or encoder.training or not is_readable(nn.ModuleList(model.phrase_parts())):
+        if torch.is_grad_enabled() or encoder.training or not is_readable(model.phrase_parts()):
             return _make_table(encoder, vocabularies, counts, lambda keys: encode(model, keys))
-        with self._lock, _for_all_modes():
+        with self._lock, torch.inference_mode(False), torch.no_grad():  # autograd can read such tensors later
             version = _version_of(model)
             if version != self._version:
                 self._version, self._encoder_hash = version, None
                 self._clear()
             (first, *others), counts = vocabularies, None if counts is None else list(counts)
-            arrays, kept_counts, parts, output_rows = self._tables.get(first, (None,) * 4)
-            if not others and arrays is first.arrays() and kept_counts == counts:
+            known, arrays, kept_counts, parts, output_rows = self._last
+            if known() is first and not others and arrays is first.arrays() and kept_counts == counts:
                 table = PhraseTable([first], *parts)
                 table.output_rows = output_rows
                 return table
@@ -137,11 +136,8 @@ class PhraseEmbeddingCache:
             whole = vocabularies if counts is None else ()
             table = _make_table(encoder, vocabularies, counts, lambda keys: self._embed(model, keys, whole))
             if not others:
-                self._tables.pop(first, None)
                 parts = (table.inputs, table.outputs, table.slots, table.exists)
-                self._tables[first] = (arrays, counts, parts, table.output_rows)  # not the vocabulary itself
-                while len(self._tables) > 1 and sum(len(one[-1]) for one in self._tables.values()) > self.max_phrases:
-                    self._tables.pop(next(iter(self._tables)))
+                self._last = (ref(first), arrays, counts, parts, table.output_rows)
             return table
 
     def _embed(self, model: Any, keys: list[bytes], vocabularies: Sequence[PhraseVocabulary]) -> tuple[Tensor, Tensor]:
@@ -194,14 +190,7 @@ class PhraseEmbeddingCache:
 
 def encoder_hash(model: Any) -> str:
     """Return a hash of the weights, settings and adapters in use that embed phrases, the same in every process."""
-    return weight_hash(_parts(model))
-
-
-def _parts(model: Any) -> nn.ModuleList:
-    """Return what embeds a model's phrases; if peft has a copy of the encoder, the parts of the copy in use."""
-    encoder, *layers = model.phrase_parts()
-    parts = (encoder.transformer, encoder.input_projection, encoder.output_projection, *layers)
-    return nn.ModuleList([part for part in parts if part is not None])
+    return weight_hash(model.phrase_parts())
 
 
 def _autocast_of(encoder: PhraseEncoder) -> torch.dtype | None:
@@ -217,11 +206,11 @@ def _version_of(model: Any) -> tuple:
     parameter are compared to notice an optimizer's step; a write to a few rows of `.data` may pass unnoticed.
     """
     encoder = model.phrase_encoder
-    parameters = [p for part in model.phrase_parts() for held in part.parameters() for p in plain_tensors(held)]
+    parameters = [p for held in model.phrase_parts().parameters() for p in plain_tensors(held)]
     written = [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
     # with peft, the projection is the active adapter's
-    state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(_parts(model))))
+    state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(model.phrase_parts())))
     return (*state, *written, samples.double().cpu().numpy().tobytes())
 
 
@@ -236,7 +225,7 @@ def _make_table(
     exists = np.zeros((len(arrays), num_slots), bool)
     slots = np.zeros((len(arrays), num_slots), np.int64)
     keys: dict[bytes, int] = {}
-    for row, (ids, offsets, alive) in enumerate(arrays):
+    for row, (_, offsets, alive) in enumerate(arrays):
         lengths = np.diff(offsets) * alive
         if encoder.max_tokens is not None and lengths.max(initial=0) > encoder.max_tokens:
             raise ValueError(
@@ -246,7 +235,8 @@ def _make_table(
         count = len(alive) if counts is None else counts[row]
         exists[row, :count] = alive[:count]
         there = np.flatnonzero(exists[row])
-        slots[row, there] = [keys.setdefault(key, len(keys)) for key in _keys_at(there, ids, offsets)]
+        of_row = vocabularies[row].keys()
+        slots[row, there] = [keys.setdefault(of_row[slot], len(keys)) for slot in there]
     device = execution_device(encoder)
     if keys:
         inputs, outputs = embed(list(keys))
@@ -256,16 +246,3 @@ def _make_table(
     return PhraseTable(
         vocabularies, inputs, outputs, torch.from_numpy(slots).to(device), torch.from_numpy(exists).to(device)
     )
-
-
-def _keys_at(slots: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> Iterator[bytes]:
-    data, edges = ids.tobytes(), offsets * ids.itemsize
-    pairs = zip(edges[slots].tolist(), edges[slots + 1].tolist(), strict=True)
-    return (data[begin:end] for begin, end in pairs)
-
-
-@contextmanager
-def _for_all_modes() -> Iterator[None]:
-    """Make tensors that autograd can read later, in inference mode, too."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield

@@ -1,12 +1,10 @@
 """The encoder that embeds phrases: a causal Transformer, and a projection of the last token's hidden state."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,11 +13,12 @@ from transformers.activations import NewGELUActivation
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.inputs import check_range
+from hf_targets.backbones.inputs import check_integers, check_range
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import call_inside, execution_device, gathered, num_rows
 from hf_targets.backbones.wrapping import backbone_of
 from hf_targets.data.progress import progress
+from hf_targets.maths.trie import longest_beginning_with
 from hf_targets.phrases.configuration import DynamicVocabConfig
 
 CPU_TOKENS, ACCELERATOR_TOKENS = 2**10, 2**14  # on a CPU the activations of larger batches leave the caches
@@ -211,13 +210,10 @@ def fuse_gelu(model: nn.Module) -> None:
 
 def check_windows(windows: Tensor, phrase_windows: Tensor) -> None:
     """Check that each phrase is a prefix of a window; `PhraseEncoder.forward` gives the shapes."""
-    for name, tensor, right in (
-        ("windows must be (windows, length)", windows, windows.dim() == 2),
-        ("phrase_windows must be (phrases, 2)", phrase_windows, phrase_windows.shape[1:] == (2,)),
-    ):
-        if not right or tensor.dtype not in (torch.int64, torch.int32):
-            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-            raise ValueError(f"{name}, integers, got {got}; PhraseCollator makes such batches")
+    check_integers(windows=windows, phrase_windows=phrase_windows)
+    if windows.dim() != 2 or phrase_windows.shape[1:] != (2,):
+        shapes = f"{tuple(windows.shape)} and {tuple(phrase_windows.shape)}"
+        raise ValueError(f"windows must be (windows, length) and phrase_windows (phrases, 2), got {shapes}")
     check_range(phrase_windows[:, 0], len(windows), "phrase_windows must name windows")
     check_range(phrase_windows[:, 1], windows.shape[1] + 1, "phrase_windows must have lengths", start=1)
 
@@ -230,71 +226,45 @@ def encode(model: Any, keys: Sequence[bytes]) -> tuple[Tensor, Tensor]:
         keys: For each phrase, at least one, the bytes of its int64 token ids.
     """
     device = execution_device(model.phrase_encoder)
-    offsets = np.cumsum([0] + [len(key) // 8 for key in keys])
-    ids = np.frombuffer(b"".join(keys), np.int64)
     parts, order = [], []
     max_tokens = CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS
     with progress(len(keys), "encoding phrases", unit="phrase") as bar:
-        for batch in plan_windows(ids, offsets, max_tokens=max_tokens):
-            windows = torch.from_numpy(batch.windows).to(device)
-            parts.append(model.embed_phrases(windows, torch.from_numpy(batch.phrase_windows).to(device)))
-            order.append(batch.phrases)
-            bar.update(len(batch.phrases))
-    back = torch.from_numpy(np.argsort(np.concatenate(order))).to(device)
+        for windows, phrase_windows, phrases in plan_windows(keys, max_tokens=max_tokens):
+            parts.append(model.embed_phrases(windows.to(device), phrase_windows.to(device)))
+            order += phrases
+            bar.update(len(phrases))
+    back = torch.tensor(order).argsort().to(device)
     inputs = torch.cat([part[0] for part in parts])[back]
     if parts[0][0] is parts[0][1]:
         return inputs, inputs
     return inputs, torch.cat([part[1] for part in parts])[back]
 
 
-@dataclass(frozen=True)
-class WindowBatch:
-    """Windows of the same length, and the phrases that they embed.
-
-    Attributes:
-        windows, phrase_windows: As for `PhraseEncoder.forward`.
-        phrases: (phrases,), the index of each phrase among all phrases given to `plan_windows`.
-    """
-
-    windows: np.ndarray
-    phrase_windows: np.ndarray
-    phrases: np.ndarray
-
-
-def plan_windows(ids: np.ndarray, offsets: np.ndarray, *, max_tokens: int = CPU_TOKENS) -> Iterator[WindowBatch]:
+def plan_windows(keys: Sequence[bytes], *, max_tokens: int = CPU_TOKENS) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
     """Yield batches of windows that embed every phrase once. The windows of a batch have one length, without padding.
 
-    In lexicographic order, a phrase comes directly before the phrases that it is a prefix of. So a phrase needs a
-    window of its own only if it is not a prefix of the next phrase.
+    A phrase needs a window of its own only if it does not begin another phrase.
 
     Args:
-        ids: The token ids of all phrases, one phrase after the other.
-        offsets: (phrases + 1), the index in `ids` at which each phrase begins, and the length of `ids`.
+        keys: As for `encode`; distinct.
         max_tokens: The largest number of tokens in a batch. A longer window is a batch of its own.
+    Returns: Of each batch the two arguments of `PhraseEncoder.forward`, and the numbers of its phrases.
 
-    >>> batches = list(plan_windows(np.array([5, 6, 5, 6, 7, 8, 9]), np.array([0, 2, 5, 7])))
-    >>> [(batch.windows.tolist(), batch.phrase_windows.tolist(), batch.phrases.tolist()) for batch in batches]
+    >>> from array import array
+    >>> phrases = [array("q", ids).tobytes() for ids in ([5, 6], [5, 6, 7], [8, 9])]
+    >>> [(windows.tolist(), places.tolist(), numbers) for windows, places, numbers in plan_windows(phrases)]
     [([[8, 9]], [[0, 2]], [2]), ([[5, 6, 7]], [[0, 2], [0, 3]], [0, 1])]
     """
-    big_endian = np.ascontiguousarray(ids, dtype=">i4")  # so that bytes sort in the order of token ids
-    data, ends = big_endian.tobytes(), (np.asarray(offsets) * 4).tolist()
-    keys = [data[start:end] for start, end in pairwise(ends)]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    window_of = np.empty(len(keys), np.int64)  # the phrase whose tokens are the window
-    for index in range(len(order) - 1, -1, -1):
-        phrase = order[index]
-        after = order[index + 1] if index + 1 < len(order) else None
-        shares = after is not None and keys[after].startswith(keys[phrase])
-        window_of[phrase] = window_of[after] if shares else phrase
-    lengths = np.diff(offsets)
-    by_window = np.argsort(window_of, kind="stable")
-    longest, firsts = np.unique(window_of[by_window], return_index=True)
-    members = np.split(by_window, firsts[1:])
-    for length in np.unique(lengths[longest]):
-        chosen = np.flatnonzero(lengths[longest] == length)
-        for start in range(0, len(chosen), max(1, max_tokens // int(length))):
-            group = chosen[start : start + max(1, max_tokens // int(length))]
-            windows = np.asarray(ids)[np.asarray(offsets)[longest[group]][:, None] + np.arange(length)]
-            phrases = np.concatenate([members[number] for number in group])
-            rows = np.repeat(np.arange(len(group)), [len(members[number]) for number in group])
-            yield WindowBatch(windows.astype(np.int64), np.stack([rows, lengths[phrases]], axis=1), phrases)
+    members: dict[int, list[int]] = defaultdict(list)  # the phrases in a window, by the phrase that fills it
+    for number, window in enumerate(longest_beginning_with(keys)):
+        members[window].append(number)
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for window in members:
+        by_length[len(keys[window]) // 8].append(window)
+    for length, windows in sorted(by_length.items()):
+        size = max(1, max_tokens // length)
+        for group in (windows[start : start + size] for start in range(0, len(windows), size)):
+            ids = torch.frombuffer(bytearray(b"".join(keys[window] for window in group)), dtype=torch.int64)
+            phrases = [(row, number) for row, window in enumerate(group) for number in members[window]]
+            places = torch.tensor([(row, len(keys[number]) // 8) for row, number in phrases])
+            yield ids.view(-1, length), places, [number for _, number in phrases]

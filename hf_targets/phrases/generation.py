@@ -35,6 +35,7 @@ class PhraseGenerationState:
         phrases, schedule, index, num_neighbours, static_limit, bias, length_correction: The arguments of `generate`. If
             several rows or beams share a vocabulary, the tokens of the longest one count for the schedule.
     Attributes:
+        table: The table of the last step.
         prompt_length: Steps of the prompt (tokens and phrases); 0 until `generate` has prepared the prompt.
     """
 
@@ -63,35 +64,21 @@ class PhraseGenerationState:
         self._num_tokens = [0] * len(self._growing)
         self._counts: list[int] | None = None
         if schedule is None:
-            self._table: PhraseTable = make_table(phrases).with_prior(*self._prior)
+            self.table: PhraseTable = make_table(phrases).with_prior(*self._prior)
         else:
             self._grow()
         if index is not None:
-            self._table = self._table.searched(index, num_neighbours)
-
-    @property
-    def vocabularies(self) -> Sequence[PhraseVocabulary]:
-        """The vocabularies: one for all rows, or one for each row."""
-        return self._table.vocabularies
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the id of the first phrase."""
-        return self._table.vocab_size
-
-    def check_rows(self, batch_size: int) -> None:
-        """Check that the number of rows is a multiple of the number of vocabularies."""
-        self._table.check_batch(batch_size)
+            self.table = self.table.searched(index, num_neighbours)
 
     def table_at(self, input_ids: Tensor) -> PhraseTable:
         """Return the table for the step after `input_ids` (rows, time), which include the prompt."""
         if self._growing:
-            expansion = Expansion(self.vocabularies)
+            expansion = Expansion(self.table.vocabularies)
             for number, row in enumerate(expansion.rows(input_ids[:, self.prompt_length :])):
                 index = expansion.vocabulary(number, len(input_ids))
                 self._num_tokens[index] = max(self._num_tokens[index], len(row))
             self._grow()
-        return self._table
+        return self.table
 
     def _grow(self) -> None:
         """Make a new table if the schedule makes more phrases available than before."""
@@ -100,7 +87,7 @@ class PhraseGenerationState:
         counts = [checked_count(self._schedule, number, one.num_ids) for number, one in pairs]
         if counts != self._counts:
             table = self._make_table(self._growing, counts=counts)
-            self._table, self._counts = table.with_prior(*self._prior), counts
+            self.table, self._counts = table.with_prior(*self._prior), counts
 
 
 class PhraseGenerationMixin(GenerationMixin):
@@ -136,8 +123,8 @@ class PhraseGenerationMixin(GenerationMixin):
                 whose vocabulary may grow while the texts are written.
             phrase_schedule: Gives the number of available phrases: a `PhraseSchedule`, or any function of the number of
                 new tokens and the number of phrases. A phrase is embedded when it becomes available.
-            phrase_index: A `PhraseIndex` over the phrases' output embeddings. Each step considers only the best
-                `num_neighbours` phrases that it finds, instead of all. It needs one vocabulary for all rows.
+            phrase_index: What `index_phrases` makes of one vocabulary for all rows. Each step considers only the best
+                `num_neighbours` phrases that it finds, instead of all.
             num_neighbours: The number of phrases that the index returns.
             phrase_bias: Added to the logits of all phrases: more or fewer of them are written. None: that of the
                 generation configuration, else 0.
@@ -153,34 +140,18 @@ class PhraseGenerationMixin(GenerationMixin):
         Source: Liu et al., "Generation with Dynamic Vocabulary", section 2.3, appendix D.
         """
         check_prompt_mask(inputs, kwargs)
-        room: dict[str, str] = {}
+        asked = "max_new_tokens"
         if max_new_static_tokens is not None:
             if max_new_static_tokens < 1:
                 raise ValueError(f"max_new_static_tokens must be 1 or more, got {max_new_static_tokens}")
-            limits = {
-                name: kwargs.get(name) or getattr(generation_config, name, None)
-                for name in ("max_new_tokens", "max_length")
-            }
-            if not any(limits.values()) or (phrases is None and limits["max_new_tokens"]):
-                # A step adds at least one token, and exactly one without phrases.
-                limit = {
-                    "max_new_tokens": min(max_new_static_tokens, limits["max_new_tokens"] or max_new_static_tokens)
-                }
-                if not any(limits.values()):
-                    way_out = "" if phrases is None else "; with max_new_tokens as well, a row ends after so many steps"
-                    room = {"asked": "max_new_static_tokens", "way_out": way_out}
-            elif phrases is None:
-                given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
-                prompt_length = next((prompt.shape[1] for prompt in given if prompt is not None), 1)
-                limit = {"max_length": min(limits["max_length"], prompt_length + max_new_static_tokens)}
-            else:
-                limit = {}
-            if generation_config is None or kwargs.keys() & limit.keys():
-                kwargs |= limit
-            else:
-                generation_config = copy.deepcopy(generation_config)
-                generation_config.update(**limit)
-        check_room(self.backbone, inputs, kwargs, generation_config, self.generation_config, **room)
+            names = ("max_new_tokens", "max_length")
+            steps, length = (kwargs.get(name) or getattr(generation_config, name, None) for name in names)
+            if not steps and not length:
+                asked = "max_new_static_tokens"
+            if phrases is None or asked == "max_new_static_tokens":  # a step adds a token or more
+                steps = min(max_new_static_tokens, steps or max_new_static_tokens)
+                kwargs, generation_config = _with_steps(steps, kwargs, generation_config)
+        check_room(self.backbone, inputs, kwargs, generation_config, self.generation_config, asked=asked)
         if phrases is None:
             if phrase_schedule is not None or phrase_index is not None:
                 raise ValueError("phrase_schedule and phrase_index need phrases; give phrases as well")
@@ -207,7 +178,7 @@ class PhraseGenerationMixin(GenerationMixin):
             length_correction=prior["phrase_length_correction"],
         )
         if kwargs.get("streamer") is not None:
-            kwargs["streamer"] = PhraseStreamer(kwargs["streamer"], Expansion(state.vocabularies))
+            kwargs["streamer"] = PhraseStreamer(kwargs["streamer"], Expansion(state.table.vocabularies))
         with outgrown_positions_named(self.backbone):
             return super().generate(inputs, generation_config, *args, phrases=state, **kwargs)
 
@@ -275,10 +246,10 @@ class PhraseGenerationMixin(GenerationMixin):
         state: PhraseGenerationState | None = kwargs.get("phrases")
         if state is None:
             return processors, criteria
-        state.check_rows(len(input_ids))
+        state.table.check_batch(len(input_ids))
         state.prompt_length = input_ids.shape[1]
         pad = config._pad_token_tensor
-        expansion = Expansion(state.vocabularies, 0 if pad is None else int(pad))
+        expansion = Expansion(state.table.vocabularies, 0 if pad is None else int(pad))
         all_criteria = phrase_criteria(
             criteria,
             expansion,
@@ -286,7 +257,7 @@ class PhraseGenerationMixin(GenerationMixin):
             prompt_length=state.prompt_length,
             pads=pad is not None,
         )
-        return phrase_processors(processors, expansion, state.vocab_size), all_criteria
+        return phrase_processors(processors, expansion, state.table.vocab_size), all_criteria
 
     def compute_transition_scores(
         self, sequences: Tensor, scores: tuple[Tensor, ...], *args: Any, **kwargs: Any
@@ -297,3 +268,14 @@ class PhraseGenerationMixin(GenerationMixin):
         wide = SimpleNamespace(vocab_size=width)
         model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: wide))
         return GenerationMixin.compute_transition_scores(model, sequences, scores, *args, **kwargs)
+
+
+def _with_steps(
+    steps: int, arguments: dict[str, Any], config: GenerationConfig | None
+) -> tuple[dict[str, Any], GenerationConfig | None]:
+    """Return both with `max_new_tokens`: in the configuration where one is given, unless the arguments have it."""
+    if config is None or arguments.get("max_new_tokens"):
+        return {**arguments, "max_new_tokens": steps}, config
+    config = copy.deepcopy(config)
+    config.max_new_tokens = steps
+    return arguments, config

@@ -8,7 +8,6 @@ from typing import Self
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.figures.page_style import page, printable, shown
-from hf_targets.phrases.vocabulary.sources import PhraseSource
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 
 _COLOUR = ("\x1b[1;34m", "\x1b[0m")
@@ -114,15 +113,6 @@ def source_of(span: PhraseSpan) -> str:
     return f"{first.document}, characters {first.start} to {first.end}{others}"
 
 
-def check_source(span: PhraseSpan, source: PhraseSource, document: str) -> None:
-    """Check that the source of a phrase lies in its document."""
-    if not 0 <= source.start < source.end <= len(document):
-        raise ValueError(
-            f"{span.text!r} comes from characters [{source.start}, {source.end}) of document {source.document!r}, "
-            f"which has {len(document)}; give the documents that the phrases were found in"
-        )
-
-
 def first_letter(text: str, span: PhraseSpan) -> int:
     """Return the index of the first character of a phrase that is no white space; its end if there is none."""
     return span.end - len(text[span.start : span.end].lstrip())
@@ -174,7 +164,11 @@ def _source(span: PhraseSpan, documents: Mapping[str, str]) -> str:
     if document is None:
         return f"<b>{shown(span.text.strip())}</b> &mdash; {where}"
     first = span.sources[0]
-    check_source(span, first, document)
+    if not 0 <= first.start < first.end <= len(document):
+        raise ValueError(
+            f"{span.text!r} comes from characters [{first.start}, {first.end}) of document {first.document!r}, which "
+            f"has {len(document)}; give the documents that the phrases were found in"
+        )
     begin, stop = max(0, first.start - _CONTEXT), first.end + _CONTEXT
     before, after = document[begin : first.start], document[first.end : stop]
     if begin:

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.inputs import check_integers, check_range
-from hf_targets.backbones.weight_access import call_inside, num_rows, output_cross_entropy
+from hf_targets.backbones.output_matrix import OutputMap
+from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.maths.dynamic_losses import dynamic_cross_entropy, token_kl_divergence
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import DynamicVocabConfig
@@ -116,7 +117,7 @@ def interleaved_losses(
 
 def token_loss(hidden: Tensor, targets: Tensor, output: nn.Linear) -> Tensor:
     """Return L_t, summed over each row, (batch,): the usual loss of a language model, without phrases."""
-    return output_cross_entropy(output, hidden, targets).sum(dim=1)
+    return OutputMap(output).cross_entropy(hidden, targets).sum(dim=1)
 
 
 def phrase_loss(

@@ -32,13 +32,14 @@ from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.configuration import BASE_FIELDS, DynamicVocabConfig
 from hf_targets.phrases.decoding.schedule import PhraseFeed
-from hf_targets.phrases.decoding.table import PhraseIndex, PhraseTable, vocabularies_of
+from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
 from hf_targets.phrases.embedding_cache import PhraseEmbeddingCache, PhraseEmbeddingFiles, encoder_hash
 from hf_targets.phrases.encoder import PhraseEncoder, check_causal, first_layers
 from hf_targets.phrases.generation import PhraseGenerationMixin
 from hf_targets.phrases.losses import PhraseBatch, interleaved_losses, phrase_loss, token_loss
 from hf_targets.phrases.transplant import transplant_embeddings
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
+from hf_targets.retrieval.vector_index import VectorIndex
 
 Phrases = PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable | PhraseFeed
 
@@ -201,7 +202,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
             return phrases
-        vocabularies = vocabularies_of(phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases)
+        vocabularies = vocabularies_of(phrases)
         self._check_vocabularies(vocabularies)
         return self._embeddings.table(self, vocabularies, counts)
 
@@ -214,11 +215,13 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             tokens.append(call_inside(self.get_output_embeddings(), _rows_and_bias, windows[:, 0]))
         return self.phrase_encoder(windows, phrase_windows, *tokens)
 
-    def phrase_parts(self) -> list[nn.Module]:
-        """Return the modules that embed phrases, the encoder first."""
-        reads_tokens = cast(DynamicVocabConfig, self.config).reads_tokens
-        layers = [self.get_input_embeddings(), self.get_output_embeddings()] if reads_tokens else []
-        return [self.phrase_encoder, *layers]
+    def phrase_parts(self) -> nn.ModuleList:
+        """Return the modules that embed phrases; if peft has a copy of the encoder, the parts of the copy in use."""
+        encoder = self.phrase_encoder
+        parts: list[Any] = [encoder.transformer, encoder.input_projection, encoder.output_projection]
+        if cast(DynamicVocabConfig, self.config).reads_tokens:
+            parts += [self.get_input_embeddings(), self.get_output_embeddings()]
+        return nn.ModuleList([part for part in parts if part is not None])
 
     def _check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
         """Check that vocabularies have the model's number of tokens and its tokenizer."""
@@ -251,18 +254,20 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             Path(folder).mkdir(parents=True, exist_ok=True)
         self._embeddings.files = None if folder is None else PhraseEmbeddingFiles(folder, max_bytes)
 
-    def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> PhraseIndex:
+    def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> VectorIndex:
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
+        Number s of the index is slot s of the vocabulary, the phrase with the id V + s.
+
         Args:
-            settings: Arguments of `PhraseIndex.build`.
+            settings: Arguments of `VectorIndex.build`.
         """
         with torch.no_grad():
             rows = self.phrase_table(vocabulary).output_rows
-        return PhraseIndex.build(rows, fingerprint=self.phrase_fingerprint(vocabulary), **settings)
+        return VectorIndex.build(rows, fingerprint=self.phrase_fingerprint(vocabulary), **settings)
 
     def phrase_fingerprint(self, vocabulary: PhraseVocabulary) -> dict[str, str]:
-        """Return digests of the encoder and of the phrases, by which `PhraseIndex.load` checks a saved index."""
+        """Return digests of the encoder and of the phrases, by which `VectorIndex.load` checks a saved index."""
         ids, offsets, alive = vocabulary.arrays()
         phrases = hashlib.sha256(ids.tobytes() + offsets.tobytes() + alive.tobytes()).hexdigest()
         return {"phrase encoder": encoder_hash(self), "phrases": phrases}

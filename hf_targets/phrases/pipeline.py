@@ -7,8 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import TextGenerationPipeline
 
 from hf_targets.phrases.decoding.expansion import Expansion
-from hf_targets.phrases.decoding.schedule import PhraseFeed
-from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
+from hf_targets.phrases.decoding.table import vocabularies_of
 
 
 class PhraseTextGenerationPipeline(TextGenerationPipeline):
@@ -23,12 +22,8 @@ class PhraseTextGenerationPipeline(TextGenerationPipeline):
         phrases = generate_kwargs.get("phrases")
         if phrases is None:
             return outputs
-        if isinstance(phrases, PhraseTable):
-            vocabularies = phrases.vocabularies
-        else:
-            vocabularies = vocabularies_of(phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases)
         sequences = outputs["generated_sequence"]  # (prompts, texts of each prompt, steps)
-        rows = [tensor(row) for row in Expansion(vocabularies).rows(sequences.flatten(0, 1))]
+        rows = [tensor(row) for row in Expansion(vocabularies_of(phrases)).rows(sequences.flatten(0, 1))]
         tokenizer: Any = self.tokenizer
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         if pad is None and len(rows) > 1:

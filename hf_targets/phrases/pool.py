@@ -1,9 +1,7 @@
 """The phrases of the documents that are nearest to a prompt, ready for each request of a service."""
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +11,8 @@ from hf_targets.phrases.mining.miner import MinedText, PhraseMiner
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
+
+_MAX_KEPT = 2**16  # documents whose phrases are kept
 
 
 class Retriever(Protocol):
@@ -26,7 +26,7 @@ class Retriever(Protocol):
 class PhrasePool:
     """Documents, a retriever and a miner: gives each prompt the phrases of its nearest documents.
 
-    The phrases of a document are mined once, and kept; if its text changes, they are mined again. Of a
+    The phrases of the last 65,536 documents used are kept; if its text changes, they are mined again. Of a
     `DocumentCollection`, or with `model.keep_phrase_embeddings(folder)`, they are also encoded once, for later
     processes too. Several threads may use it at once.
 
@@ -38,9 +38,8 @@ class PhrasePool:
         retriever: Over the same documents, by the same ids; None: by shared words (`DocumentRetriever.lexical`).
         num_documents: Nearest documents of a prompt.
         vocab_size: Rows of the model's embedding, if they are more than the tokenizer's ids.
-        max_kept: Documents whose phrases are kept, the last ones used.
     Raises:
-        ValueError: If a number is below 1, or, without a retriever, there is no document or one has no text.
+        ValueError: If `num_documents` is below 1, or, without a retriever, there is no document or one has no text.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2.
     """
 
@@ -53,14 +52,13 @@ class PhrasePool:
         retriever: Retriever | None = None,
         num_documents: int = 32,
         vocab_size: int | None = None,
-        max_kept: int = 65_536,
     ) -> None:
-        if num_documents < 1 or max_kept < 1:
-            raise ValueError(f"num_documents and max_kept must be at least 1, got {num_documents} and {max_kept}")
+        if num_documents < 1:
+            raise ValueError(f"num_documents must be at least 1, got {num_documents}")
         self.documents, self.tokenizer, self.miner = documents, tokenizer, miner
         self.retriever = DocumentRetriever.lexical(documents) if retriever is None else retriever
-        self.num_documents, self.vocab_size, self.max_kept = num_documents, vocab_size, max_kept
-        self._mined = lru_cache(max_kept)(lambda text: MinedText.of(text, tokenizer, miner))
+        self.num_documents, self.vocab_size = num_documents, vocab_size
+        self._mined = lru_cache(_MAX_KEPT)(lambda text: MinedText.of(text, tokenizer, miner))
 
     def phrases_for(self, prompts: Sequence[str]) -> list[PhraseVocabulary]:
         """Return a vocabulary for each prompt, with the phrases of its nearest documents, as `generate` takes them.
@@ -89,22 +87,3 @@ class PhrasePool:
                 "documents, and the retriever again after some were deleted"
             )
         return self._mined(text)
-
-
-def read_documents(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
-    """Return texts of UTF-8 files by the files' names, with as many folders before a name as tell it from the others.
-
-    Raises:
-        ValueError: If a file is not UTF-8, has no text, or is given twice.
-        OSError: If a file cannot be read.
-    """
-    files = [Path(path).resolve() for path in paths]
-    if len(set(files)) < len(files):
-        raise ValueError(f"a document must be given once, got {', '.join(map(str, paths))}; leave one out")
-    depth = 1
-    while len({file.parts[-depth:] for file in files}) < len(files):
-        depth += 1
-    documents = {"/".join(file.parts[-depth:]): file.read_text(encoding="utf-8-sig") for file in files}
-    if empty := [name for name, text in documents.items() if not text.strip()]:
-        raise ValueError(f"a document must have text, and {empty[0]} has none; leave it out")
-    return documents

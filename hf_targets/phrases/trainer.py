@@ -1,9 +1,8 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one as a baseline."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -51,57 +50,43 @@ class DynamicVocabTrainingArguments(TargetTrainingArguments):
         return args
 
 
-class RowDraw(NamedTuple):
-    """The index of a row, the epoch, and the rows of earlier batches.
-
-    Attributes:
-        epoch: The number of the epoch, from 0.
-        index: The index of the row in its data set.
-        before: The indices of the rows at the same position of earlier batches in this epoch, the latest batch first.
-    """
-
-    epoch: int
-    index: int
-    before: tuple[int, ...]
+Draw = list[tuple[int, int]]
+"""The epoch and the index of a row, and those of the rows at its position of earlier batches, the latest first."""
 
 
-class RowDraws(Sampler[RowDraw]):
-    """A sampler that gives the rows of another sampler, in its order, as `RowDraw`.
+class RowDraws(Sampler[Draw]):
+    """A sampler that gives the rows of another sampler, in its order, each with rows of earlier batches of the epoch.
 
     Args:
         order: Gives the indices of an epoch's rows.
         epoch: Called when an epoch begins; returns its number, or None for the first.
         stride: The number of rows between the starts of two successive batches of a process: the rows of a batch, times
             the number of processes that receive batches alternately.
-        num_before: The largest number of earlier batches in a `RowDraw`.
+        num_before: The largest number of earlier batches.
     """
 
     def __init__(
         self, order: Sampler[int], *, epoch: Callable[[], int | None], stride: int, num_before: int = 0
     ) -> None:
-        self.order = order
-        self.epoch = epoch
-        self.stride = stride
-        self.num_before = num_before
+        self.order, self.epoch, self.stride, self.num_before = order, epoch, stride, num_before
 
     def __len__(self) -> int:
         return len(self.order)  # pyright: ignore[reportArgumentType]
 
-    def __iter__(self) -> Iterator[RowDraw]:
+    def __iter__(self) -> Iterator[Draw]:
         epoch = self.epoch() or 0
         if isinstance(self.order, SeedableRandomSampler):
             self.order.set_epoch(epoch)
         indices = list(self.order)
-        for position, index in enumerate(indices):
-            earlier = range(position - self.stride, -1, -self.stride)[: self.num_before]
-            yield RowDraw(epoch, index, tuple(indices[other] for other in earlier))
+        for position in range(len(indices)):
+            yield [(epoch, indices[at]) for at in range(position, -1, -self.stride)[: self.num_before + 1]]
 
 
 class DrawnRows(torch.utils.data.Dataset):
-    """A data set that is indexed by a `RowDraw`, and whose rows have two more columns.
+    """A data set that is indexed by what `RowDraws` gives, and whose rows have two more columns.
 
     - `row_seed`: an integer that depends only on the seed, the epoch and the row.
-    - `rows_before`: the earlier rows of the `RowDraw`, each with its own `row_seed`.
+    - `rows_before`: the rows of earlier batches, each with its own `row_seed`.
 
     Args:
         rows: Any data set of mappings.
@@ -109,15 +94,14 @@ class DrawnRows(torch.utils.data.Dataset):
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], seed: int) -> None:
-        self.rows = rows
-        self.seed = seed
+        self.rows, self.seed = rows, seed
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, draw: RowDraw) -> dict[str, Any]:
-        earlier = [self._seeded(draw.epoch, index) for index in draw.before]
-        return {**self._seeded(draw.epoch, draw.index), BEFORE_COLUMN: earlier}
+    def __getitem__(self, draw: Draw) -> dict[str, Any]:
+        row, *before = (self._seeded(epoch, index) for epoch, index in draw)
+        return {**row, BEFORE_COLUMN: before}
 
     def _seeded(self, epoch: int, index: int) -> dict[str, Any]:
         seed = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
@@ -185,25 +169,11 @@ class DynamicVocabTrainer(TargetTrainer):
         """The phrase encoder's learning rate; None: that of the backbone."""
         return self.args.encoder_learning_rate
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return a data loader whose phrases are the same in each evaluation, for every training seed."""
-        with self._evaluation_phrases():
-            return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return a data loader whose phrases are the same in each prediction, for every training seed."""
-        with self._evaluation_phrases():
-            return super().get_test_dataloader(test_dataset)
-
-    @contextmanager
-    def _evaluation_phrases(self) -> Iterator[None]:
-        training = self.data_collator
-        if isinstance(training, PhraseCollator):
-            self.data_collator = training.seeded(_EVALUATION_SEED)
-        try:
-            yield
-        finally:
-            self.data_collator = training
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator whose phrases are the same in each evaluation."""
+        ours = self.data_collator
+        return ours.seeded(_EVALUATION_SEED) if isinstance(ours, PhraseCollator) else ours
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

@@ -4,16 +4,17 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
-from uuid import uuid4
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from hf_targets.data.atomic_write import is_left_over, written_together
+from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
 
+_VECTORS, _TOLD = "vector_index.faiss", "vector_index.json"
 _TRAINED_ON, _ADDED_AT_ONCE = 1 << 20, 1 << 16
 """Most vectors that an index learns from, evenly spaced, and that are held as float32 at once beside it."""
 
@@ -31,9 +32,6 @@ class VectorIndex:
         index: FAISS's own, for whatever FAISS can do beyond this.
         fingerprint: What the embeddings depend on.
     """
-
-    file_name: ClassVar[str] = "vector_index"
-    """Name of the JSON file of a saved index, without its ending; it names the file of the vectors, .faiss."""
 
     def __init__(self, index: Any, fingerprint: Mapping[str, str]) -> None:
         self.index, self.fingerprint = index, dict(fingerprint)
@@ -88,11 +86,6 @@ class VectorIndex:
         """Return the width of the embeddings."""
         return self.index.d
 
-    @property
-    def keeps_vectors(self) -> bool:
-        """Return whether the vectors are kept as they are, so that scores are exact inner products."""
-        return self.index.sa_code_size() >= 4 * self.dim
-
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the `k` best scores and the numbers of their vectors, both (rows, k), best first.
 
@@ -111,32 +104,23 @@ class VectorIndex:
         return torch.from_numpy(scores).to(queries.device), torch.from_numpy(numbers).to(queries.device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index and a JSON file to `folder`, made if missing; a failure or a kill leaves what was.
+        """Write FAISS's file of the index, and a JSON file of what it is for, to `folder`, made if missing.
 
-        Each save has a vector file of a name of its own (a generation). The JSON file, moved last, names it, and then
-        the one that it named before is removed, and what was left behind an hour ago: others may be saving now.
+        A failure or a kill leaves the index that was: of both, the JSON file has the digest and what it is for, and it
+        is moved first.
 
         Raises:
             OSError: If a file cannot be written.
         """
-        faiss, vectors = require("faiss", extra="phrases"), f"{self.file_name}-{uuid4().hex}.faiss"
-        named = Path(folder, f"{self.file_name}.json")
-        before = named.read_text(encoding="utf-8", errors="replace") if named.exists() else ""
-        with written_together(folder, vectors, named.name) as unfinished:
-            digest = hashlib.sha256()
-            with (unfinished / vectors).open("wb") as file:  # FAISS itself does not tell of a full disk
-
-                def write(part: bytes) -> int:
-                    digest.update(part)
-                    return file.write(part)
-
-                faiss.write_index(self.index, faiss.PyCallbackIOWriter(write))
-            told = {"dim": self.dim, "count": len(self), "fingerprint": self.fingerprint}
-            told |= {"vectors": vectors, "sha256": digest.hexdigest()}
-            (unfinished / named.name).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-        for other in Path(folder).glob(f"{self.file_name}-{'?' * 32}.faiss"):
-            if other.name in before or (other.name != vectors and is_left_over(other)):
-                other.unlink(missing_ok=True)
+        faiss, folder = require("faiss", extra="phrases"), Path(folder)
+        told = {}
+        with suppress(OSError, ValueError, AttributeError):  # there is none, or it is damaged
+            told = {digest: one for digest, one in _told(folder).items() if digest == _sha256(folder / _VECTORS)}
+        with written_together(folder, _TOLD, _VECTORS) as unfinished:
+            with (unfinished / _VECTORS).open("wb") as file:  # FAISS itself does not tell of a full disk
+                faiss.write_index(self.index, faiss.PyCallbackIOWriter(file.write))
+            told |= {_sha256(unfinished / _VECTORS): self.fingerprint}
+            (unfinished / _TOLD).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, fingerprint: Mapping[str, str] | None = None) -> Self:
@@ -145,16 +129,12 @@ class VectorIndex:
         Raises:
             ValueError: If a file is missing or damaged, or the fingerprint differs.
         """
-        faiss, path = require("faiss", extra="phrases"), Path(folder, f"{cls.file_name}.json")
+        faiss, path = require("faiss", extra="phrases"), Path(folder, _VECTORS)
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            built_with, vectors = dict(told["fingerprint"]), path.with_name(told["vectors"])
-            with vectors.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
-                    raise ValueError("the vectors are not those that were saved")
-            index = faiss.read_index(os.fspath(vectors))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
-            raise ValueError(f"{path} or its .faiss is missing or damaged ({error}); build the index again") from error
+            built_with = dict(_told(path.parent)[_sha256(path)])
+            index = faiss.read_index(os.fspath(path))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(f"{path} or its {_TOLD} is missing or damaged ({error!r}); build it again") from error
         wanted = dict(fingerprint or {})
         if wanted != built_with:
             differ = sorted(name for name in {*wanted, *built_with} if wanted.get(name) != built_with.get(name))
@@ -163,6 +143,16 @@ class VectorIndex:
                 "again"
             )
         return cls(index, built_with)
+
+
+def _told(folder: Path) -> dict[str, dict[str, str]]:
+    """Return what the indexes with these digests are for."""
+    return json.loads((folder / _TOLD).read_text(encoding="utf-8"))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _matrix(name: str, values: Tensor) -> Tensor:

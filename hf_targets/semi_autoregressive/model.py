@@ -31,7 +31,7 @@ from hf_targets.backbones.wrapping import (
     split_fields,
 )
 from hf_targets.curves.configuration import CurveConfig
-from hf_targets.curves.k_curves import CurveMixture
+from hf_targets.curves.k_curves import curve_parts
 from hf_targets.curves.sentence_curve import SentenceCurve
 from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 from hf_targets.semi_autoregressive.configuration import BASE_FIELDS, SemiAutoregressiveConfig
@@ -58,11 +58,9 @@ class BlockDecoder(GradientCheckpointingLayer):
 
     def __init__(self, config: SemiAutoregressiveConfig, width: int) -> None:
         super().__init__()
-        curve = cast(CurveConfig | None, config.curve)
         self.num_words = config.ngram_size
-        self.curve = None if curve is None else SentenceCurve(curve)
-        self.curves = CurveMixture.of(curve, width)
-        num_steps = self.num_words if curve is None else curve.num_control_points_for(self.num_words)
+        self.curve, self.curves = curve_parts(config.curve, width)
+        num_steps = self.num_words if self.curve is None else self.curve.num_control_points(self.num_words)
         self.steps = nn.Parameter(torch.empty(num_steps, width))
         self.lstm = nn.LSTM(width, width, batch_first=True)
         # Departs: the paper names no sum and no layer behind the LSTM. Without the sum, the first state is forgotten
@@ -214,11 +212,8 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.LSTM) or module is self.block_decoder or module is self.block_decoder.curves:
+        if isinstance(module, nn.LSTM | ZeroInitLinear) or module in (self.block_decoder, self.block_decoder.curves):
             cast(Any, module).reset_parameters()
-        elif isinstance(module, ZeroInitLinear):
-            init.zeros_(module.weight)
-            init.zeros_(module.bias)
         else:
             super()._init_weights(module)
 

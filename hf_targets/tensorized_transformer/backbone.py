@@ -12,14 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import (
-    can_look,
-    check_attention_mask,
-    check_embeddable,
-    check_position_shape,
-    check_segments,
-    check_shapes,
-)
+from hf_targets.backbones.inputs import can_look, check_row_mask, check_text
 from hf_targets.backbones.recorded_states import Wanted
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.tensorized_transformer.attention import TensorizedAttention, TensorizedLayer, position_encodings
@@ -96,16 +89,13 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             output_attentions: Has no effect: there are no attention weights.
             others: As for `CausalHead`.
         Raises:
-            ValueError: If shapes do not fit, an id is outside the vocabulary, the cache is of another kind or another
-                model, or with `paper_leaky` a text does not fill its segments, has padding before it, or there is a
-                cache.
+            ValueError: If shapes do not fit, an id is outside the vocabulary, the cache is of another kind, or with
+                `paper_leaky` a text does not fill its segments, has padding before it, or there is a cache.
         """
         config = cast(TensorizedTransformerConfig, self.config)
-        text = check_shapes(input_ids, inputs_embeds)
-        cache = self._cache_of(past_key_values, text, use_cache)
-        check_attention_mask(attention_mask, text, cache)
-        check_segments(token_type_ids)
-        check_embeddable(input_ids, text, vocab_size=num_rows(self.embed_tokens), hidden_size=config.hidden_size)
+        cache = self._cache_of(past_key_values, use_cache)
+        given = input_ids, inputs_embeds, attention_mask, position_ids, token_type_ids
+        text = check_text(*given, num_rows(self.embed_tokens), config.hidden_size, cache=cache)
         reach = self._reach_of(text, attention_mask, position_ids, cache)
         embeds = text if input_ids is None else self.embed_tokens(input_ids)
         hidden = self.dropout(embeds * math.sqrt(config.hidden_size))
@@ -126,9 +116,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
     ) -> Tensor:
         """Return what is read of each window, (1 or batch, time, S), or with `paper_leaky` of the text."""
         config, time = cast(TensorizedTransformerConfig, self.config), text.shape[1]
-        check_position_shape(position_ids, text)
-        if attention_mask is not None and attention_mask.dim() != 2:
-            raise ValueError(f"attention_mask must be (batch, time), 0 at padding, got {tuple(attention_mask.shape)}")
+        check_row_mask(attention_mask)
         if not config.paper_leaky:
             num_cached = 0 if cache is None else cache.get_seq_length()
             return reach_of(text, config.segment_length, num_cached, attention_mask, position_ids)
@@ -137,7 +125,7 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             return torch.ones(1, time, dtype=torch.bool, device=text.device)
         return attention_mask != 0
 
-    def _cache_of(self, past_key_values: Cache | None, text: Tensor, use_cache: bool | None) -> Cache | None:
+    def _cache_of(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
         """Return the cache to read and fill: the given one, or a new one if it is wanted; None: none."""
         config = cast(TensorizedTransformerConfig, self.config)
         past = past_key_values
@@ -152,19 +140,10 @@ class TensorizedTransformerModel(TensorizedTransformerPreTrainedModel):
             raise ValueError(f"past_key_values must be a DynamicCache, got a {type(past).__name__}")
         if checkpointing:  # not even an empty one, which `generate` expects to be filled
             raise ValueError("gradient checkpointing in training takes no cache; call model.eval() to generate")
-        length = past.get_seq_length()
         if config.paper_leaky:
-            if length:
+            if past.get_seq_length():
                 raise ValueError("paper_leaky=True takes no cache of earlier positions; leave out past_key_values")
             return None
-        count = config.num_hidden_layers
-        found = [getattr(layer, "keys", None) for layer in past.layers[:count]]
-        shapes = {(*keys.shape[:2], keys.shape[3]) for keys in found if keys is not None and keys.numel()}
-        if length and (len(past.layers) < count or shapes != {(len(text), 1, config.head_dim)}):
-            raise ValueError(
-                f"past_key_values must have {count} layers with keys of {len(text)} rows and width {config.head_dim}, "
-                f"got {len(past.layers)} layers with {shapes}; give a cache of this model and batch"
-            )
         return past
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_targets.backbones.configuration import NamesItsPackage, check_fields
+from hf_targets.backbones.configuration import NamesItsPackage, check_fields, check_ranges
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size")
 
@@ -55,7 +55,7 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
             "are not comparable with those of causal models."
         },
     )
-    initializer_range: float = field(default=0.02, metadata={"help": "Standard deviation of new weights; above 0."})
+    initializer_range: float = field(default=0.02, metadata={"help": "Standard deviation of new weights, 0 or more."})
     use_cache: bool = field(
         default=True, metadata={"help": "Whether a call without labels returns the last S - 1 keys and values."}
     )
@@ -68,17 +68,10 @@ class TensorizedTransformerConfig(NamesItsPackage, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_fields(self)
-        for name in SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        least = {**dict.fromkeys(SIZES, 1), "segment_length": 2, "initializer_range": 0}
+        check_ranges(self, least, ["dropout"])
         if self.hidden_size % 2:
             raise ValueError(f"hidden_size must be even, as positions are sines and cosines, got {self.hidden_size}")
-        if self.segment_length < 2:
-            raise ValueError(f"segment_length must be 2 or more, got {self.segment_length}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}; 0 switches it off")
-        if not 0 < self.initializer_range < float("inf"):
-            raise ValueError(f"initializer_range must be above 0, got {self.initializer_range}")
         super().__post_init__(**kwargs)
 
     @property

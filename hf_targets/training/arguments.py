@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from transformers import TrainingArguments
 
+from hf_targets.backbones.configuration import check_ranges
 from hf_targets.maths.cosine_regularization import check_cosine_weight
 
 
@@ -37,8 +38,7 @@ class TargetTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if self.max_row_length is not None and self.max_row_length < 2:
-            raise ValueError(f"max_row_length must be 2 or more, to read and write, got {self.max_row_length}")
+        check_ranges(self, {"max_row_length": 2})
         check_cosine_weight(self.cosine_weight)
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
@@ -64,8 +64,7 @@ class TokenBatchArguments(TargetTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if self.tokens_per_batch is not None and self.tokens_per_batch < 1:
-            raise ValueError(f"tokens_per_batch must be 1 or more, got {self.tokens_per_batch}; None counts pairs")
+        check_ranges(self, {"tokens_per_batch": 1})
         super().__post_init__()
 
 
@@ -82,6 +81,5 @@ class AveragedTrainingArguments(TargetTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay must be in [0, 1), got {self.ema_decay}; None switches the average off")
+        check_ranges(self, {}, ["ema_decay"])
         super().__post_init__()

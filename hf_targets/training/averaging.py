@@ -1,10 +1,8 @@
 """Averages of the weights over the steps of a training, and the Trainer that evaluates, saves and leaves them."""
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,17 +27,26 @@ AVERAGING_NAME = "averaging.safetensors"
 _RAW, _AVERAGE, _NUM_UPDATES = "raw.", "average.", "num_updates"
 
 
-class WeightAverage(ABC):
+class WeightAverage:
     """An average of a model's trainable parameters, by name, in float32 or wider.
+
+    Exponential: average <- d average + (1 - d) weights after each optimizer step, with d = min(decay, (1 + n) / (10 +
+    n)) at the n-th, so that the first weights, which are random, are soon forgotten. Or the mean of the weights after
+    each step, as in averaged SGD.
 
     Args:
         model: Its parameters that take gradients now are averaged, beginning with what they are now.
+        decay: In [0, 1); 0 makes the average the last weights. None: the mean.
     Raises:
         ValueError: If weights are sharded: the average is of whole ones, as a checkpoint has them.
+    Source: Sahoo et al. 2024, its published program. The mean: Polyak and Juditsky 1992; algorithm 1 of Merity et al.,
+        "Regularizing and Optimizing LSTM Language Models".
+    Departs: `torch.optim.ASGD`, which the latter's program uses, leaves the first step out of the mean, and applies a
+        changed learning rate one step late.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.num_updates = 0
+    def __init__(self, model: nn.Module, decay: float | None) -> None:
+        self.num_updates, self.decay = 0, decay
         self._parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         if not is_readable(model):
             raise ValueError(
@@ -61,11 +68,11 @@ class WeightAverage(ABC):
             weight.detach().to(average.dtype)
             for weight, average in zip(self._parameters.values(), averages, strict=True)
         ]
-        self._mix(averages, weights)
-
-    @abstractmethod
-    def _mix(self, averages: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-        """Take the weights after update `num_updates`, from 1 on, into the averages, in place."""
+        n = self.num_updates
+        if self.decay is None:
+            get_swa_multi_avg_fn()(averages, weights, n - 1)
+        else:
+            get_ema_multi_avg_fn(min(self.decay, (1 + n) / (10 + n)))(averages, weights, n)
 
     @torch.no_grad()
     def apply(self) -> None:
@@ -122,56 +129,23 @@ class WeightAverage(ABC):
             parameter.copy_(tensors[_RAW + name])
 
 
-class ExponentialAverage(WeightAverage):
-    """Exponential moving average of a model's trainable parameters.
-
-    average <- d average + (1 - d) weights after each optimizer step, with d = min(decay, (1 + n) / (10 + n)) at the
-    n-th, so that the first weights, which are random, are soon forgotten.
-
-    Args:
-        decay: In [0, 1); 0 makes the average the last weights.
-    Source: Sahoo et al. 2024, its published program.
-    """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        super().__init__(model)
-        self.decay = decay
-
-    def _mix(self, averages: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-        decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
-        get_ema_multi_avg_fn(decay)(list(averages), list(weights), self.num_updates)
-
-
-class MeanOfWeights(WeightAverage):
-    """Mean of a model's trainable parameters after each optimizer step, as in averaged SGD; before one, as they are.
-
-    Source: Polyak and Juditsky 1992; algorithm 1 of Merity et al., "Regularizing and Optimizing LSTM Language Models".
-    Departs: `torch.optim.ASGD`, which their program uses, leaves the first step out of the mean, and applies a changed
-        learning rate one step late.
-    """
-
-    def _mix(self, averages: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-        get_swa_multi_avg_fn()(list(averages), list(weights), self.num_updates - 1)
-
-
 class AveragingCallback(TrainerCallback):
     """Keeps an average of the weights up to a training's last step, when it becomes the model's weights.
 
     Args:
-        make: Makes the average of a model.
+        decay: Of a `WeightAverage`.
         from_start: Whether the average begins with the first step; else `begin` is called later.
     """
 
-    def __init__(self, make: Callable[[nn.Module], WeightAverage], *, from_start: bool = True) -> None:
-        self.make = make
-        self.from_start = from_start
+    def __init__(self, decay: float | None, *, from_start: bool = True) -> None:
+        self.decay, self.from_start = decay, from_start
         self.average: WeightAverage | None = None
         """None before it begins, and after training, when the model's weights are the average."""
 
     def begin(self, model: nn.Module) -> None:
         """Begin with the model's weights, unless a checkpoint has been read."""
         if self.average is None:
-            self.average = self.make(model)
+            self.average = WeightAverage(model, self.decay)
 
     def on_train_begin(self, *args: Any, model: nn.Module, **kwargs: Any) -> None:
         """Begin the average, if it is one from the start."""
@@ -217,7 +191,7 @@ class AveragedTrainer(TargetTrainer):
     def _make_averaging(self) -> AveragingCallback | None:
         """Return the callback that keeps the average; None without one."""
         decay = cast(AveragedTrainingArguments, self.args).ema_decay
-        return None if decay is None else AveragingCallback(partial(ExponentialAverage, decay=decay))
+        return None if decay is None else AveragingCallback(decay)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as Trainer does; the average of the weights begins anew, or where the checkpoint to resume from was."""
@@ -247,8 +221,8 @@ class AveragedTrainer(TargetTrainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         file = Path(resume_from_checkpoint) / AVERAGING_NAME
         if file.is_file():
-            make = partial(ExponentialAverage, decay=0.0) if self._averaging is None else self._averaging.make
-            average = make(cast(nn.Module, self.model))
+            decay = 0.0 if self._averaging is None else self._averaging.decay
+            average = WeightAverage(cast(nn.Module, self.model), decay)
             average.load(file)  # without an average too, as the optimizer's state is that of the raw weights
             if self._averaging is not None:
                 self._averaging.average = average

@@ -77,7 +77,8 @@ class CosinePenalty:
         """Return a training batch's loss with its share of the step's penalty; the log gets it without gamma."""
         if not self.weight:
             return loss
-        value = call_inside(_output_layer(trainer.model), _penalty, self.ignore_index)
+        layer, ignored = _output_layer(trainer.model), self.ignore_index
+        value = call_inside(layer, lambda weight, _: pairwise_cosine_penalty(weight, ignored))
         value = value.full_tensor() if isinstance(value, DTensor) else value
         batches = getattr(trainer, "current_gradient_accumulation_steps", 1)
         parts.keep({"cosine": value}, trainer.state.global_step, 1 / batches)
@@ -89,12 +90,8 @@ class CosinePenalty:
         return loss + self.weight * value / (batches if is_sum else 1)
 
 
-def _penalty(weight: Tensor, _: Tensor | None, ignore_index: int | None) -> Tensor:
-    return pairwise_cosine_penalty(weight, ignore_index)
-
-
 def _output_layer(model: Any) -> nn.Module:
-    """Return the layer whose weights are the output embeddings; under peft the copy that is trained."""
+    """Return the layer whose weights are the output embeddings; peft's wrapper has those of its trained copy."""
     core = unwrapped(model)
     layer = core.get_output_embeddings() if hasattr(core, "get_output_embeddings") else None
     if layer is None:
@@ -102,6 +99,4 @@ def _output_layer(model: Any) -> nn.Module:
             f"cosine regularisation is of output embeddings, and {type(core).__name__} has none; load the model with "
             "its language-modelling head, or leave out cosine_weight"
         )
-    copies = getattr(layer, "modules_to_save", None)  # of peft
-    active = [name for name in getattr(layer, "active_adapters", []) if copies is not None and name in copies]
-    return cast(nn.Module, copies[active[0]] if copies is not None and active else layer)
+    return cast(nn.Module, layer)

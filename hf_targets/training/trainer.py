@@ -27,7 +27,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_part_of, split_new_parts, unwrapped
-from hf_targets.backbones.reformer.repair import has_reformer, repair_reformer
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import new_parts_rate
 from hf_targets.data.blocks import check_token_ids
@@ -142,10 +142,8 @@ class TargetTrainer(Trainer):
             kwargs["compute_metrics"] = own
         elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
             kwargs["compute_metrics"] = partial(_both, own, given)
-        if model is not None and has_reformer(model):
+        if model is not None:
             repair_reformer(model)  # pyright: ignore[reportArgumentType]
-        if args is not None and args.ddp_find_unused_parameters is None and model is not None and has_reformer(model):
-            args.ddp_find_unused_parameters = False  # layers run a backward pass in another: each would be found twice
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
         self._model_smooths_labels = getattr(unwrapped(cast(nn.Module, self.model)), "smooths_labels", False)
         if self._model_smooths_labels:
@@ -237,6 +235,20 @@ class TargetTrainer(Trainer):
         eval_dataset = self._as_rows(eval_dataset, "evaluation")
         self._check_dataset(eval_dataset, "evaluation")
         return super().evaluate(eval_dataset, *args, **kwargs)
+
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator of evaluations and predictions; one that draws numbers draws the same ones for all seeds."""
+        return self.data_collator
+
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        of_training = self.data_collator
+        if not kwargs.get("is_training"):
+            self.data_collator = self.evaluation_collator
+        try:
+            return super()._get_dataloader(*args, **kwargs)
+        finally:
+            self.data_collator = of_training
 
     def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
         """Collect the batches of a step; what no model can predict is no target, and is not counted as one."""

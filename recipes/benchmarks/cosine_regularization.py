@@ -10,17 +10,17 @@ recipes/cosine.md.
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from accelerate import PartialState
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_targets import cosine_regularization
-from hf_targets.backbones.weight_access import best_device
 from hf_targets.evaluation.timing import median_seconds
 from lab.settings import parse_settings
 from lab.tables import markdown_table
@@ -50,7 +50,7 @@ def main() -> None:
     """Print a row for each vocabulary."""
     (setup,) = parse_settings(Setup, description=__doc__)
     torch.manual_seed(0)
-    device, table = best_device(), []
+    device, table = cast(torch.device, PartialState().device), []
     for size in setup.vocab_sizes:
         sizes: dict[str, Any] = {"n_embd": setup.hidden_size, "n_layer": setup.num_layers, "n_head": setup.num_heads}
         sizes |= {"vocab_size": size, "n_positions": setup.length, "bos_token_id": None, "eos_token_id": None}

@@ -17,7 +17,8 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import HEADS, MultiTokenForCausalLM
+from hf_targets import MultiTokenForCausalLM
+from hf_targets.multitoken.heads import HEADS
 from lab.draft_heads import KINDS, DraftText
 from lab.settings import parse_settings
 from lab.speed import DecodingMethod, compare_speeds, format_speeds

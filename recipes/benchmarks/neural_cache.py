@@ -12,15 +12,16 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from accelerate import PartialState
 from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets import NeuralCache
-from hf_targets.backbones.weight_access import best_device
 from hf_targets.evaluation.timing import median_seconds
 from lab.settings import parse_settings
 from lab.tables import markdown_table
@@ -67,7 +68,7 @@ def main() -> None:
     """Print a row for each window."""
     (setup,) = parse_settings(Setup, description=__doc__)
     torch.manual_seed(0)
-    device, table = best_device(), []
+    device, table = cast(torch.device, PartialState().device), []
     for window in setup.windows:
         cache = NeuralCache(window=window, theta=0.662, weight=0.1279)
         total = window + setup.num_positions

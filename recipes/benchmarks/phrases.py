@@ -73,15 +73,15 @@ def print_encoding(model: DynamicVocabForCausalLM, setup: Setup) -> None:
     """Time encoding all prefixes of windows by windows, and phrase by phrase in padded batches."""
     windows = np.random.default_rng(0).integers(0, setup.vocab_size, (setup.num_windows, 8))
     phrases = [window[:length] for window in windows for length in range(2, 9)]
-    ids, offsets = np.concatenate(phrases), np.cumsum([0, *map(len, phrases)])
+    keys = [phrase.tobytes() for phrase in phrases]
     padded = np.zeros((len(phrases), 8), np.int64)
     for row, phrase in zip(padded, phrases, strict=True):
         row[: len(phrase)] = phrase
     own = np.stack([np.arange(len(phrases)), [len(phrase) for phrase in phrases]], axis=1)
 
     def by_windows() -> None:
-        for batch in plan_windows(ids, offsets):
-            model.phrase_encoder(torch.from_numpy(batch.windows), torch.from_numpy(batch.phrase_windows))
+        for shared, places, _ in plan_windows(keys):
+            model.phrase_encoder(shared, places)
 
     def one_by_one() -> None:
         for start in range(0, len(phrases), 256):

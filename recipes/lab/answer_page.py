@@ -1,6 +1,6 @@
 """Answers in a terminal, and on a web page where each phrase leads to its place in its document, below the answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hf_targets.figures.page_style import page, printable, shown
@@ -38,9 +38,8 @@ def answer_page(answers: Sequence[PageAnswer], title: str = "Answers with citati
     """Return an HTML page, complete in itself, of answers whose phrases are links to where their documents have them.
 
     It begins with a list of the questions, and each answer leads to the next one. The documents are closed until a link
-    leads into one; it then shows its phrase outlined. Where cited phrases of a document overlap without one holding the
-    other, the document is shown once more for the next ones, so that each phrase is marked as a whole. The page needs
-    no script and no other file, follows the reader's light or dark setting, and shows all texts escaped.
+    leads into one; it then shows its phrase outlined, with those that overlap it. The page needs no script and no other
+    file, follows the reader's light or dark setting, and shows all texts escaped.
     """
     sections = [_section(number, answer, len(answers)) for number, answer in enumerate(answers, start=1)]
     listed = (f'<li><a href="#answer-{n}">{shown(one.question)}</a></li>' for n, one in enumerate(answers, start=1))
@@ -50,11 +49,14 @@ def answer_page(answers: Sequence[PageAnswer], title: str = "Answers with citati
 
 def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
     places = {span: source for span in answer.spans if (source := _place(span, answer.documents)) is not None}
-    names = list(answer.documents)
-
-    def anchor(source: PhraseSource) -> str:
-        return f"answer-{number}-document-{names.index(source.document) + 1}-from-{source.start}-to-{source.end}"
-
+    marks = {
+        name: _merged(source for source in places.values() if source.document == name) for name in answer.documents
+    }
+    anchors = {
+        (name, *mark): f"answer-{number}-document-{place}-from-{mark[0]}-to-{mark[1]}"
+        for place, (name, of_document) in enumerate(marks.items(), start=1)
+        for mark in of_document
+    }
     parts, end = [], 0
     for span in answer.spans:
         start = first_letter(answer.text, span)
@@ -62,7 +64,8 @@ def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
         if source is not None:
             document = answer.documents[source.document]["title"]
             told = shown(f"{document}, characters {source.start} to {source.end}")
-            phrase = f'<a href="#{anchor(source)}" title="{told}">{phrase}</a>'
+            mark = next(mark for mark in marks[source.document] if mark[0] <= source.start < mark[1])
+            phrase = f'<a href="#{anchors[source.document, *mark]}" title="{told}">{phrase}</a>'
         parts += [shown(answer.text[end:start]), f"<mark>{phrase}</mark>"]
         end = span.end
     parts.append(shown(answer.text[end:]))
@@ -76,12 +79,15 @@ def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
         rows = ("".join(f"<td>{shown(cell)}</td>" for cell in row) for row in answer.table)
         lines.append(f"<table>\n{''.join(f'<tr>{row}</tr>' for row in rows)}\n</table>")
     for name, document in answer.documents.items():
-        cited = {source for source in places.values() if source.document == name}
-        copies = _copies(cited) or [[]]
-        texts = (f'<p class="text">{_marked(document["text"], copy, anchor)}</p>' for copy in copies)
+        shown_text, end = [], 0
+        for start, stop in marks[name]:
+            marked = f'<mark id="{anchors[name, start, stop]}">{shown(document["text"][start:stop])}</mark>'
+            shown_text += [shown(document["text"][end:start]), marked]
+            end = stop
+        text = f'<p class="text">{"".join(shown_text)}{shown(document["text"][end:])}</p>'
         back = f'<p class="note"><a href="#answer-{number}">Back to the answer</a></p>'
         heading = f"<summary>[{shown(name)}] {shown(document['title'])}</summary>"
-        lines.append("\n".join([f"<details>\n{heading}", *texts, f"{back}\n</details>"]))
+        lines.append("\n".join([f"<details>\n{heading}", text, f"{back}\n</details>"]))
     following = ("questions", "All questions") if number == num_answers else (f"answer-{number + 1}", "Next question")
     lines.append(f'<p class="note"><a href="#{following[0]}">{following[1]}</a></p>')
     return "\n".join([*lines, "</section>"])
@@ -92,38 +98,12 @@ def _place(span: PhraseSpan, documents: Mapping[str, Mapping[str, str]]) -> Phra
     return next((PhraseSource(*source) for source in span.sources if source.document in documents), None)
 
 
-def _copies(places: set[PhraseSource]) -> list[list[PhraseSource]]:
-    """Return the places in a document in as few lists as they are put into one by one, with no two crossing in a list.
-
-    Of two places in a list one holds the other or they are apart. In a list they are in the order of their first
-    characters, the longer one first.
-    """
-    copies: list[list[PhraseSource]] = []
-    for place in sorted(places, key=lambda place: (place.start, -place.end)):
-        for copy in copies:
-            if not any(other.start < place.start < other.end < place.end for other in copy):
-                copy.append(place)
-                break
+def _merged(places: Iterable[PhraseSource]) -> list[tuple[int, int]]:
+    """Return the characters [start, end) of places in a document, in order, those that overlap as one."""
+    merged: list[tuple[int, int]] = []
+    for place in sorted(places, key=lambda place: place.start):
+        if merged and place.start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], place.end)
         else:
-            copies.append([place])
-    return copies
-
-
-def _marked(text: str, places: Sequence[PhraseSource], anchor: Callable[[PhraseSource], str]) -> str:
-    """Return a document with marks at its places, those inside others nested."""
-    parts, end = [], 0
-    open_ends: list[int] = []
-
-    def close_until(position: int) -> None:
-        nonlocal end
-        while open_ends and open_ends[-1] <= position:
-            parts.append(f"{shown(text[end : open_ends[-1]])}</mark>")
-            end = open_ends.pop()
-
-    for place in places:
-        close_until(place.start)
-        parts.append(f'{shown(text[end : place.start])}<mark id="{anchor(place)}">')
-        end = place.start
-        open_ends.append(place.end)
-    close_until(len(text))
-    return "".join([*parts, shown(text[end:])])
+            merged.append((place.start, place.end))
+    return merged

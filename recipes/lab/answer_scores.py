@@ -116,28 +116,25 @@ def measure_quotes(checked: Sequence[QuoteCheck]) -> dict[str, float]:
 
 
 def measure_provenance(answers: Sequence[CitedAnswer]) -> dict[str, float]:
-    """Return where answers come from, in percent but for `documents_used`, and what they cost.
+    """Return how much of answers comes from documents, and what they cost.
 
-    `from_documents` is the share of their characters that stands in phrases of documents; `markers_of_phrases` the
-    share of their markers that end a phrase of the document they name; `right_markers` the share of these whose
-    document has the phrase; `documents_used` the mean number of documents that an answer has phrases of. A share of
-    nothing is left out. `steps` are an answer's; `seconds` include mining and encoding, which are `phrase_seconds`.
+    `from_documents` is the share, in percent, of their characters that stands in phrases of documents, left out where
+    there is no character; `documents_used` the mean number of documents that an answer has phrases of. `steps` are an
+    answer's; `seconds` include mining and encoding, which are `phrase_seconds`.
     """
-
-    def total(name: str) -> int:
-        return sum(getattr(answer.provenance, name) for answer in answers)
-
-    shares = {
-        "from_documents": (total("num_from_documents"), total("num_characters")),
-        "markers_of_phrases": (total("num_of_phrases"), total("num_markers")),
-        "right_markers": (total("num_right"), total("num_of_phrases")),
-    }
-    columns = {name: 100 * part / whole for name, (part, whole) in shares.items() if whole}
-    columns["documents_used"] = fmean(len(answer.provenance.documents) for answer in answers)
+    columns: dict[str, float] = {}
+    if num_characters := sum(answer.num_characters for answer in answers):
+        columns["from_documents"] = 100 * sum(answer.num_from_documents for answer in answers) / num_characters
+    columns["documents_used"] = fmean(map(num_documents, answers))
     phrases = fmean(answer.seconds["mining"] + answer.seconds["encoding"] for answer in answers)
     seconds = phrases + fmean(answer.seconds["generation"] for answer in answers)
     steps = fmean(answer.num_steps for answer in answers)
     return columns | {"steps": steps, "seconds": seconds, "phrase_seconds": phrases}
+
+
+def num_documents(answer: CitedAnswer) -> int:
+    """Return the number of documents that an answer has phrases of."""
+    return len({span.sources[0].document for span in answer.spans})
 
 
 def told_answer(
@@ -145,10 +142,9 @@ def told_answer(
 ) -> str:
     """Return the scores of one answer in a line, for a page."""
     recall, precision = citation_scores(answer.text, documents, entails, split=split)
-    counts = answer.provenance
-    share = 100 * counts.num_from_documents / max(counts.num_characters, 1)
+    share = 100 * answer.num_from_documents / max(answer.num_characters, 1)
     return (
         f"Citation recall {recall:.0f}%, precision {precision:.0f}%. {share:.0f}% of the characters stand in phrases "
-        f"of {len(counts.documents)} of {len(documents)} documents. {counts.num_right} of {counts.num_markers} markers "
-        f"end a phrase that their document has. {answer.num_tokens} tokens in {answer.num_steps} steps."
+        f"of {num_documents(answer)} of {len(documents)} documents. {answer.num_tokens} tokens in {answer.num_steps} "
+        "steps."
     )

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hf_targets import MultiTokenSeq2SeqTrainer, MultiTokenSeq2SeqTrainingArguments
-from hf_targets.maths.losses import bag_of_words_losses, bag_of_words_weight, target_count
+from hf_targets.maths.losses import bag_of_words_losses, target_count
 
 
 @dataclass
@@ -53,10 +53,8 @@ class BagOfWordsTrainer(MultiTokenSeq2SeqTrainer):
         labels = inputs["labels"]
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
-            epoch = int(self.state.epoch or 0.0)
-            weight = bag_of_words_weight(
-                epoch, first=self.bag.first_weight, rise=self.bag.rise, most=self.bag.most_weight
-            )
+            risen = self.bag.first_weight + self.bag.rise * int(self.state.epoch or 0.0)
+            weight = min(self.bag.most_weight, risen)
             bags = bag_of_words_losses(outputs.logits, labels, absent_words=self.bag.absent_words).sum()
             count = target_count(labels, num_items_in_batch)
             loss = loss + weight * bags / count * self._loss_scale(num_items_in_batch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets import (
@@ -21,10 +22,9 @@ from hf_targets import (
     documents_of,
     dpr_encoder,
     measure_continuations,
-    repair_reformer,
     take_prefixes,
 )
-from hf_targets.backbones.weight_access import best_device
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.data.words import words_and_marks
 from hf_targets.evaluation.continuations import (
@@ -278,4 +278,4 @@ def _values(continued: Continuations, units: Sequence[Text]) -> np.ndarray:
 def load_model(name: str, **loading: Any) -> PreTrainedModel:
     """Return a causal model in evaluation mode, on the accelerator if there is one."""
     model: Any = repair_reformer(AutoModelForCausalLM.from_pretrained(name, **loading))
-    return model.eval().to(best_device())
+    return model.eval().to(PartialState().device)

@@ -10,7 +10,7 @@ import torch
 
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.reconstruction import CurveReconstruction
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 from hf_targets.maths.bsplines import inverse_matrix
 
 
@@ -24,10 +24,8 @@ class ErrorImportance:
         degree_ratio: Eta_ratio.
         num_control_points: N.
         degree: Degree of the basis.
-        global_importance: I of the same error at all positions.
-        local_importance: I of an error at one position, mean over positions.
-        least_ratio, mean_ratio, largest_ratio: R(B^+), the global importance over that of an error at one position:
-            over all positions. Above 1, errors of the whole text weigh more.
+        least_ratio, mean_ratio, largest_ratio: R(B^+), the importance of the same error at all positions over that of
+            an error at one of them: over all positions. Above 1, errors of the whole text weigh more.
         eigenvalue_ratio: The largest eigenvalue of B^+ (B^+)^T over its smallest, which bounds R.
     """
 
@@ -36,8 +34,6 @@ class ErrorImportance:
     degree_ratio: float
     num_control_points: int
     degree: int
-    global_importance: float
-    local_importance: float
     least_ratio: float
     mean_ratio: float
     largest_ratio: float
@@ -83,8 +79,6 @@ def error_importance(
                 degree_ratio=degree_ratio,
                 num_control_points=count,
                 degree=degree,
-                global_importance=everywhere.item(),
-                local_importance=at_one.mean().item(),
                 least_ratio=ratios.min().item(),
                 mean_ratio=ratios.mean().item(),
                 largest_ratio=ratios.max().item(),

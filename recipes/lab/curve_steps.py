@@ -12,7 +12,7 @@ from torch import Tensor
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.curves.configuration import CurveConfig
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 from hf_targets.gaussian_diffusion.generation import GaussianGenerationOutput
 from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion

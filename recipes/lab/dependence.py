@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hf_targets import SemiAutoregressiveForCausalLM
 from hf_targets.evaluation.distance_correlation import distance_correlations
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 
 
 @dataclass(frozen=True)

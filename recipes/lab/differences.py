@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.weight_access import embedding_rows
 from hf_targets.extras import require
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 from hf_targets.maths.differences import word_differences
 
 _NAMED = 4  # frequent words with a colour and a name

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 from lab.embeddings import Inspection
 
 _MOST_POINTS = 20_000

@@ -20,9 +20,10 @@ from transformers import (
 )
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from hf_targets import direction_certificate, embedding_geometry, repair_reformer
+from hf_targets import embedding_geometry
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.cosine.geometry import EmbeddingGeometry
-from hf_targets.cosine.negative_direction import DirectionCertificate
+from hf_targets.cosine.negative_direction import DirectionCertificate, direction_certificate
 from hf_targets.data.corpora import load_parts
 from hf_targets.extras import require
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import csv
 import json
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -49,7 +48,7 @@ class PairwiseJudge:
 
     Args:
         model: Preferably one that follows instructions; small ones prefer by chance.
-        aspect: One of `ASPECTS`, named where the question has `{aspects}`; None: all four together.
+        aspect: One of `ASPECTS`; None: all four together.
     Source: Liu et al., "Generation with Dynamic Vocabulary", appendix G, tables 2 and 14; Wang et al. 2023 on orders.
     Departs: the paper asks GPT-4 for an answer in words, and does not tell its template in text. Probabilities can be
         had of any open model, and show how sure it is.
@@ -60,12 +59,11 @@ class PairwiseJudge:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        question: str = QUESTION,
         aspect: str | None = None,
         batch_size: int = 8,
     ) -> None:
-        judged = f"{', '.join(ASPECTS[:-1])} and {ASPECTS[-1]} together" if aspect is None else f"{aspect} alone"
-        self._question = question.replace("{aspects}", judged)
+        together = f"{', '.join(ASPECTS[:-1])} and {ASPECTS[-1]} together"
+        self._aspects = together if aspect is None else f"{aspect} alone"
         self._model, self._tokenizer, self._batch_size = model.eval(), tokenizer, batch_size
 
     def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
@@ -103,16 +101,11 @@ class PairwiseJudge:
     def _first_ahead(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return the probability of the answer 1 less that of the answer 2, of these two, for each question."""
         questions = [
-            _filled(self._question, {"prefix": prefix, "first": first, "second": second})
+            QUESTION.format(aspects=self._aspects, prefix=prefix, first=first, second=second)
             for prefix, first, second in zip(prefixes, firsts, seconds, strict=True)
         ]
         ahead = log_odds(self._model, self._tokenizer, questions, ("1", "2"), batch_size=self._batch_size)
         return [2 / (1 + exp(-difference)) - 1 for difference in ahead]  # p1 - p2 where p1 + p2 = 1
-
-
-def _filled(question: str, texts: Mapping[str, str]) -> str:
-    """Return a question with its three fields filled; other braces, in it and in the texts, stay as they are."""
-    return re.sub(r"\{(prefix|first|second)\}", lambda field: texts[field[1]], question)
 
 
 def format_preferences(rows: Mapping[str, Preferences]) -> str:

@@ -103,16 +103,8 @@ def load_questions(path: str | Path) -> list[dict[str, Any]]:
     lines = text.split("\n")
     items = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines if line.strip()]
     for number, item in enumerate(items, start=1):
-        try:
-            parts = [item["question"], *(one["text"] if one["title"] is not None else "" for one in item["docs"])]
-            parts += [short for pair in item["qa_pairs"] for short in [pair["question"], *pair["short_answers"]]]
-            parts += [note["long_answer"] for note in item["annotations"]]
-            whole = all(isinstance(part, str) and part.strip() for part in parts)
-            whole = whole and item["docs"] and item["qa_pairs"] and item["annotations"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}: question {number} lacks a part ({error}); leave it out") from error
-        if not whole:
-            raise ValueError(f"{path}: question {number} has an empty part; leave it out")
+        if lacking := [name for name in ("question", "docs", "qa_pairs", "annotations") if not item.get(name)]:
+            raise ValueError(f"{path}: question {number} lacks {' and '.join(lacking)}; leave it out")
     return items
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import reconstruction_error
+from hf_targets.curves.reconstruction import reconstruction_error
 from lab.curve_analysis import error_importance, plot_error_importance, plot_reconstruction_error
 from lab.results import write_json
 from lab.settings import parse_settings

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from hf_targets import load_corpus
-from hf_targets.figures.canvas import new_figure
+from hf_targets.figures import new_figure
 from lab.embeddings import token_frequencies
 from lab.settings import parse_settings
 from lab.tables import markdown_table

@@ -3,9 +3,8 @@
     HF_TARGETS_DATA=data python recipes/tables/gradient_diversity.py \\
         recipes/settings/tables/gradient_diversity/table1_cpu.yaml
 
-The experiment is the output folder of a table, whose runs were trained with a `save_total_limit` that keeps their
-checkpoints. All models are measured on the same batches of training text. To measure while training instead, give
-MultiTokenTrainer's recipes `--gradient_diversity_steps 100`. Notes: recipes/multitoken.md.
+The experiment is the output folder of a table whose runs kept their checkpoints (`save_total_limit`). All models are
+measured on the same batches. In a training: `--gradient_diversity_steps 100`. Notes: recipes/multitoken.md.
 """
 
 import sys
@@ -23,9 +22,11 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets import gradient_diversity, pack_blocks, plot_gradient_diversity, repair_reformer
+from hf_targets import gradient_diversity, pack_blocks
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.evaluation.diversity_callback import SmoothedLoss
+from hf_targets.figures.learning_curves import plot_logged
 from hf_targets.maths.statistics import mean_and_standard_error
 from lab.results import write_results
 from lab.runs import run_folder
@@ -68,7 +69,7 @@ def main(setup: Setup) -> str:
     }
     output = Path(setup.output_dir)
     write_results(output, {"settings": vars(setup), "histories": histories})
-    plot_gradient_diversity(histories, output / "gradient_diversity.png")
+    plot_logged(histories, "gradient_diversity", "gradient diversity (eq. 14)", output / "gradient_diversity.png")
     steps = sorted({entry["step"] for seeds in histories.values() for seed in seeds for entry in seed})
     lines = []
     for name, seeds in histories.items():
@@ -128,8 +129,7 @@ def checkpoint_diversities(
     if len(blocks) < count:
         raise ValueError(f"the batches need {count} blocks, and the text has {len(blocks)}; lower num_batches")
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(seed))[:count]
-    rows = blocks.select(order.tolist()).with_format("torch")
-    columns = rows.select_columns(["input_ids", "labels"])
+    columns = blocks.select(order.tolist()).with_format("torch").select_columns(["input_ids", "labels"])
     batches: list[Any] = [columns[start : start + batch_size] for start in range(0, count, batch_size)]
     entries = []
     for step, folder in checkpoints.items():

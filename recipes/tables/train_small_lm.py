@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import finetune_gptneo_wdr as recipe
 
-from hf_targets import plot_gradient_diversity, plot_learning_curves
+from hf_targets import plot_learning_curves
+from hf_targets.figures.learning_curves import plot_logged
 from lab.runs import Table, compare, histories, parse_table
 from lab.tables import PERPLEXITIES, differences_table, results_table, weights_table
 
@@ -41,7 +42,7 @@ def main(table: Table) -> str:
     logs = histories(table.output_dir, list(table.rows), table.seeds)
     plot_learning_curves(logs, curves)
     if any("gradient_diversity" in entry for seeds in logs.values() for log in seeds for entry in log):
-        plot_gradient_diversity(logs, table.output_dir / "gradient_diversity.png")
+        plot_logged(logs, "gradient_diversity", "gradient diversity", table.output_dir / "gradient_diversity.png")
     differences = differences_table(results, {name: columns[name] for name in COMPARED})
     return "\n\n".join([results_table(results, columns), weights_table(results), differences])
 

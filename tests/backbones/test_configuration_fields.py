@@ -48,7 +48,7 @@ def test_given_fields_are_checked_together_under_their_other_names_and_merged_in
     assert DifformerConfig.from_pretrained(tmp_path, clip_noise=True, noise_schedule="continuous").clip_noise
 
 
-@pytest.mark.parametrize("given", [{"num_diffusion_steps": True}, {"noise_schedule": "x"}])
+@pytest.mark.parametrize("given", [{"cond_dim": True}, {"noise_schedule": "x"}])
 def test_truth_values_and_other_words_than_those_named_are_refused(given):
     with pytest.raises(ValueError, match=next(iter(given))):
         MdlmConfig(**given)

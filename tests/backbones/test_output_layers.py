@@ -11,13 +11,7 @@ from torch.ao.quantization import quantize_dynamic
 from torch.nn import functional as F
 from transformers import TrainingArguments
 
-from hf_targets import (
-    AwdLstmTrainer,
-    AwdLstmTrainingArguments,
-    MultiTokenForCausalLM,
-    MultiTokenTrainer,
-    MultiTokenTrainingArguments,
-)
+from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.training.trainer import TargetTrainer
 from tests.awd_lstm.models import make_awd_lstm
 from tests.awd_lstm.training import text_blocks
@@ -128,24 +122,6 @@ def test_a_model_that_a_trainer_makes_itself_smooths_its_labels(tmp_path):
     expected = expected_loss("tensorized", MODELS["tensorized"](), batch, 0.2).item()
     assert trainer.compute_loss(trainer.model.train(), dict(batch)).item() == pytest.approx(expected, rel=1e-5)
     trainer.train()
-
-
-def test_an_lstm_is_trained_with_smoothed_labels_on_one_long_text(tmp_path):
-    losses = []
-    for smoothing in (0.0, 0.2):
-        options = {"output_dir": str(tmp_path), "report_to": "none", "use_cpu": True, "logging_steps": 1}
-        args = AwdLstmTrainingArguments(
-            **options, label_smoothing_factor=smoothing, max_steps=1, nonmonotone_interval=None
-        )
-        model = MODELS["awd_lstm"]()
-        trainer = AwdLstmTrainer(model, args, train_dataset=text_blocks(8))
-        (batch,) = list(trainer.get_train_dataloader())[:1]
-        logits = model(batch["input_ids"]).logits.flatten(0, 1)
-        expected = F.cross_entropy(logits, batch["labels"].flatten(), label_smoothing=smoothing).item()
-        trainer.train()
-        losses.append(trainer.state.log_history[0]["loss"])
-        assert losses[-1] == pytest.approx(expected, rel=1e-3)
-    assert losses[0] != losses[1]
 
 
 def test_heads_refuse_an_output_layer_that_they_cannot_share_and_tell_the_way_out():

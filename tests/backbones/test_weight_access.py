@@ -6,12 +6,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
+from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import (
     call_inside,
     embedding_rows,
     execution_device,
     is_readable,
-    output_cross_entropy,
     whole_state_dict,
 )
 
@@ -71,7 +71,7 @@ def test_a_matrix_that_tensor_parallelism_has_split_gives_the_same_losses_and_gr
     for name, tensor in layer.named_parameters():
         setattr(split, name, nn.Parameter(distribute_tensor(tensor.detach(), mesh, [Shard(0)])))
     hidden, targets = torch.randn(5, 8), torch.arange(5)
-    losses = [output_cross_entropy(one, hidden, targets) for one in (layer, split)]
+    losses = [OutputMap(one).cross_entropy(hidden, targets) for one in (layer, split)]
     torch.testing.assert_close(*losses)
     for loss in losses:
         loss.sum().backward()

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from hf_targets import direction_certificate, softmax_inputs, uniformly_negative_direction
+from hf_targets import uniformly_negative_direction
+from hf_targets.cosine.negative_direction import direction_certificate, softmax_inputs
 from tests.masked_diffusion.models import make_mdlm, masked_ids
 from tests.tiny_backbones import make_backbone, token_ids
 from tests.tiny_models import make_model

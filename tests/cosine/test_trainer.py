@@ -13,12 +13,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_targets import (
-    CosineRegularizedSeq2SeqTrainer,
-    CosineRegularizedTrainer,
-    TargetTrainingArguments,
-    cosine_regularization,
-)
+from hf_targets import CosineRegularizedTrainer, TargetTrainingArguments, cosine_regularization
+from hf_targets.cosine.trainer import CosineRegularizedSeq2SeqTrainer
 from tests.tiny_backbones import SMALL, make_backbone, token_ids
 from tests.tiny_seq2seq import make_pair_backbone
 from tests.trainer_runs import SHORT, assert_same, losses, weights

@@ -51,14 +51,6 @@ def test_eta_counts_the_control_points_that_shape_a_point_or_one_less(convention
         torch.testing.assert_close(curve.to_embeddings(curve.to_control_points(tokens), length), tokens)
 
 
-def test_curves_of_both_conventions_are_different_ones_in_one_process():
-    tokens = torch.randn(2, 18, 3, dtype=torch.float64)
-    curves = (SentenceCurve(CurveConfig(degree=4, degree_convention=name)) for name in ("degree", "order"))
-    by_degree, by_order = (curve.to_control_points(tokens) for curve in curves)
-    assert not torch.allclose(by_degree, by_order)
-    torch.testing.assert_close(by_order, SentenceCurve(CurveConfig(degree=3)).to_control_points(tokens))
-
-
 @pytest.mark.parametrize(("convention", "expected"), [("degree", [1, 2, 4]), ("order", [1, 2, 3])])
 def test_a_short_text_has_the_highest_degree_under_both_conventions(convention, expected):
     config = CurveConfig(num_control_points_ratio=1.0, degree=4, degree_convention=convention)

@@ -20,12 +20,6 @@ SETTINGS = {
 any_setting = pytest.mark.parametrize("fields", SETTINGS.values(), ids=SETTINGS)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_kept(monkeypatch):
-    monkeypatch.setattr(sentence_curve, "_kept", {})
-    monkeypatch.setattr(sentence_curve, "_longest", {})
-
-
 def make(**fields):
     return SentenceCurve(CurveConfig(**fields))
 
@@ -95,15 +89,14 @@ def test_a_batch_without_rows_is_mapped_to_one(monkeypatch):
 
 
 def test_the_table_holds_the_matrices_of_every_length_and_grows_to_the_same():
-    config, cpu = CurveConfig(), torch.device("cpu")
-    whole = sentence_curve._table(config, 70, torch.float64, cpu)
-    sentence_curve._kept.clear()
+    curve, cpu = make(), torch.device("cpu")
+    whole = make()._table(70, torch.float64, cpu)
     for width in (3, 35, 34, 70):
-        grown = sentence_curve._table(config, width, torch.float64, cpu)
+        grown = curve._table(width, torch.float64, cpu)
     for one, other in zip(whole, grown, strict=True):
         assert torch.equal(one, other)
     for length in (1, 2, 33, 70):
-        for table, matrix in zip(whole, sentence_curve._matrices(config, length, torch.float64, cpu), strict=True):
+        for table, matrix in zip(whole, curve._matrices(length, torch.float64, cpu), strict=True):
             rows, columns = matrix.shape
             assert torch.equal(table[length, :rows, :columns], matrix)
             assert not table[length, rows:].any()
@@ -177,8 +170,7 @@ def test_training_can_use_what_generation_left():
         assert rows.grad is not None
 
 
-def test_shapes_alone_can_be_computed_and_leave_no_trace(monkeypatch):
-    monkeypatch.setattr(sentence_curve, "_kept", {})
+def test_shapes_alone_can_be_computed_and_leave_no_trace():
     curve, sizes = make(), torch.tensor([6, 4])
     assert curve.to_control_points(torch.empty(2, 6, 3, device="meta")).shape == (2, 12, 3)
     with FakeTensorMode():
@@ -187,17 +179,12 @@ def test_shapes_alone_can_be_computed_and_leave_no_trace(monkeypatch):
     assert type(curve.to_control_points(tokens(2, 6, 3, dtype=torch.float32), sizes)) is torch.Tensor
 
 
-def test_matrices_are_shared_and_the_oldest_are_forgotten(monkeypatch):
-    one, other, rows = make(), make(), tokens(1, 30, 2)
-    one.to_control_points(rows)
-    monkeypatch.setattr(sentence_curve, "_compute", None)  # nothing more may be computed
-    other.to_embeddings(other.to_control_points(rows), 30)
-    monkeypatch.undo()
-    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 3 * 80)
-    monkeypatch.setattr(sentence_curve, "_kept", {})
-    for number in range(4):
-        sentence_curve._keep((number,), (torch.zeros(10, dtype=torch.float64),))
-    assert list(sentence_curve._kept) == [(1,), (2,), (3,)]
+def test_matrices_are_kept_but_for_the_oldest(monkeypatch):
+    monkeypatch.setattr(sentence_curve, "_MOST_KEPT", 3)
+    curve = make()
+    for length in (4, 5, 6, 5, 7):
+        curve.to_control_points(tokens(1, length, 2))
+    assert [length for length, _, _ in curve._kept] == [5, 6, 7]
 
 
 def test_large_control_points_are_told_once_for_the_longest_text():
@@ -214,14 +201,14 @@ def test_threads_get_what_one_would_while_matrices_are_forgotten(monkeypatch):
     rows = {length: tokens(2, length, 3) for length in range(1, 9)}
     sizes = {length: torch.tensor([length, (length + 1) // 2]) for length in rows}
     expected = {length: make().to_control_points(rows[length], sizes[length]) for length in rows}
-    sentence_curve._kept.clear()
-    monkeypatch.setattr(sentence_curve, "_MAX_BYTES", 2**11)
+    monkeypatch.setattr(sentence_curve, "_MOST_KEPT", 2)
+    curve = make()
 
     def work(number):
         for step in range(6):
             length = 1 + (3 * number + step) % 8
-            assert torch.equal(make().to_control_points(rows[length], sizes[length]), expected[length])
-            make().to_control_points(rows[length])
+            assert torch.equal(curve.to_control_points(rows[length], sizes[length]), expected[length])
+            curve.to_control_points(rows[length])
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, range(3)))

@@ -22,7 +22,7 @@ def make_vocabulary(size):
 
 
 KINDS = {
-    "index": (make_index, VectorIndex.load, ["vector_index-*.faiss", "vector_index.json"]),
+    "index": (make_index, VectorIndex.load, ["vector_index.faiss", "vector_index.json"]),
     "vocabulary": (make_vocabulary, lambda folder: PhraseVocabulary.load(folder, BPE), ["phrase_vocabulary.*"]),
 }
 
@@ -53,7 +53,7 @@ def test_a_save_killed_before_any_of_its_renames_and_removals_leaves_the_old_or_
         old.save(folder)
         was_killed = saved_until_killed(new, folder, step)
         seen.append(len(load(folder)))
-        for left in (*folder.glob(".unfinished-*/*"), *folder.glob(".unfinished-*"), *folder.glob("*.faiss")):
+        for left in (*folder.glob(".unfinished-*/*"), *folder.glob(".unfinished-*")):
             os.utime(left, (0, 0))
         make(5).save(folder)
         assert len(load(folder)) == 5

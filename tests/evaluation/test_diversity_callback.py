@@ -19,8 +19,8 @@ from hf_targets import (
     MultiTokenTrainer,
     MultiTokenTrainingArguments,
     gradient_diversity,
-    repair_reformer,
 )
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.evaluation.diversity_callback import SmoothedLoss
 from tests.awd_lstm.training import make_trainer
 from tests.tiny_backbones import make_backbone, token_ids

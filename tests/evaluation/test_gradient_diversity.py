@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hf_targets import gradient_diversity
-from hf_targets.evaluation import gradient_diversity as module
 from tests.awd_lstm.models import make_awd_lstm
 from tests.crammed_bert.models import make_crammed_bert
 from tests.masked_diffusion.models import make_mdlm
@@ -29,16 +28,16 @@ def rows_of(batch):
 
 
 MODELS = {
-    "gpt2": (lambda: make_backbone("gpt2"), text, True),
-    "difference": (lambda: make_any("gpt2", "difference"), text, True),
-    "conditional": (lambda: make_any("gpt2", "conditional"), text, True),
-    "difference-reformer": (lambda: make_any("reformer", "difference"), text, False),
-    "lstm": (make_awd_lstm, text, False),
-    "mdlm": (make_mdlm, mdlm_batch, False),
-    "masked": (make_masked_model, masked_batch, False),
-    "crammed": (make_crammed_bert, masked_batch, False),
+    "gpt2": (lambda: make_backbone("gpt2"), text),
+    "difference": (lambda: make_any("gpt2", "difference"), text),
+    "conditional": (lambda: make_any("gpt2", "conditional"), text),
+    "difference-reformer": (lambda: make_any("reformer", "difference"), text),
+    "lstm": (make_awd_lstm, text),
+    "mdlm": (make_mdlm, mdlm_batch),
+    "masked": (make_masked_model, masked_batch),
+    "crammed": (make_crammed_bert, masked_batch),
 }
-"""A model, its batch, and whether its samples are computed together."""
+"""A model and its batch."""
 
 
 def by_hand(model, rows):
@@ -53,18 +52,16 @@ def by_hand(model, rows):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_equation_14_for_every_kind_of_model(name, caplog):
-    make, batch, together = MODELS[name]
+def test_it_is_equation_14_for_every_kind_of_model(name):
+    make, batch = MODELS[name]
     model, batch = make().double(), batch()
-    with caplog.at_level("DEBUG", logger=module.__name__):
-        found = [gradient_diversity(model, batch, rows_at_once=count) for count in (1, 2, 8)]
-    assert found == pytest.approx([by_hand(model, rows_of(batch))] * 3, rel=1e-9)
-    assert ("row by row" in caplog.text) is not together
+    found = gradient_diversity(model, batch)
+    assert found == pytest.approx(by_hand(model, rows_of(batch)), rel=1e-9)
     assert all(one.grad is None for one in model.parameters())
     before = [torch.full_like(one, 2.0) for one in model.parameters()]
     for one, kept in zip(model.parameters(), before, strict=True):
         one.grad = kept
-    assert gradient_diversity(model, batch) == found[-1]
+    assert gradient_diversity(model, batch) == found
     assert all(one.grad is kept and (kept == 2).all() for one, kept in zip(model.parameters(), before, strict=True))
 
 
@@ -85,14 +82,14 @@ class Linear(nn.Module):
         return {"loss": (samples @ self.weight).sum()}
 
 
-@given(n=st.integers(2, 6), size=st.integers(1, 8), seed=st.integers(0, 99), at_once=st.integers(1, 7))
-def test_its_limits(n, size, seed, at_once):
+@given(n=st.integers(2, 6), size=st.integers(1, 8), seed=st.integers(0, 99))
+def test_its_limits(n, size, seed):
     samples = torch.randn(n, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     model = Linear(size)
-    found = gradient_diversity(model, {"samples": samples}, rows_at_once=at_once)
+    found = gradient_diversity(model, {"samples": samples})
     assert found == pytest.approx(float(samples.square().sum() / samples.sum(0).square().sum()))
     assert found >= 1 / n - 1e-12  # the sum of n vectors is at most so long
-    same = gradient_diversity(model, {"samples": samples[:1].expand(n, -1)}, rows_at_once=at_once)
+    same = gradient_diversity(model, {"samples": samples[:1].expand(n, -1)})
     assert same == pytest.approx(1 / n)
     wide = Linear(n)
     assert gradient_diversity(wide, {"samples": torch.eye(n, dtype=torch.float64)}) == pytest.approx(1)

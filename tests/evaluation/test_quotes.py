@@ -13,7 +13,6 @@ KINDS = ("right", "fabricated", "spliced", "misattributed")
 
 def verdicts(answer, documents, **others):
     checked = check_quotes(answer, documents, **others)
-    assert checked.num_spans == sum(len(getattr(checked, kind)) for kind in KINDS)
     return [kind for kind in KINDS for _ in getattr(checked, kind)]
 
 

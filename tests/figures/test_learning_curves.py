@@ -1,7 +1,7 @@
 import pytest
 from PIL import Image
 
-from hf_targets.figures.learning_curves import plot_gradient_diversity, plot_learning_curves
+from hf_targets.figures.learning_curves import plot_learning_curves, plot_logged
 
 HISTORY = [
     {"step": 5, "loss_next_token": 3.0, "loss": 2.0},
@@ -38,9 +38,8 @@ def test_losses_are_compared_by_the_part_that_models_share(part, told):
     assert told in axes.get_ylabel()
 
 
-def test_gradient_diversities_are_drawn_where_a_log_has_them(tmp_path):
+def test_one_number_is_drawn_of_the_models_whose_log_has_it(tmp_path):
     logged = [{"step": step, "gradient_diversity": value} for step, value in ((1, 2.0), (2, 3.0))]
-    (axes,) = plot_gradient_diversity({"plain": [log(3.0)], "wdr": [logged]}, tmp_path / "one.png").axes
+    rows = {"plain": [log(3.0)], "wdr": [logged]}
+    (axes,) = plot_logged(rows, "gradient_diversity", "diversity", tmp_path / "one.png").axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[2.0, 3.0]] and (tmp_path / "one.png").exists()
-    with pytest.raises(ValueError, match="no log has a gradient diversity"):
-        plot_gradient_diversity({"plain": [log(3.0)]})

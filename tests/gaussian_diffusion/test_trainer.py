@@ -1,6 +1,5 @@
 import pytest
 import torch
-from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_targets import (
@@ -76,27 +75,6 @@ def test_what_cannot_be_trained_is_told(data, tmp_path):
     for field, value in (("label_smoothing_factor", 0.1), ("evaluation_seed", -1)):
         with pytest.raises(ValueError, match=field):
             GaussianDiffusionTrainingArguments(output_dir=str(tmp_path), **{field: value})
-
-
-def test_lengths_that_no_class_tells_apart_are_told_or_counted_if_asked(data, tmp_path, caplog):
-    lengths = [(3, 13), (3, 12), (13, 3), (14, 3)]  # 20 classes: -10 to 9
-    sources, texts = ([[1] * one[side] for one in lengths] for side in (0, 1))
-    pairs = Dataset.from_dict({"input_ids": sources, "attention_mask": sources, "labels": texts})
-    args = GaussianDiffusionTrainingArguments(str(tmp_path), use_cpu=True, max_steps=1, report_to="none")
-
-    def make(**sets):
-        return GaussianDiffusionTrainer(make_difformer(), args, processing_class=data[0], **sets)
-
-    for call in (
-        lambda: make(train_dataset=pairs),
-        lambda: make(eval_dataset={"few": pairs}),
-        lambda: make().evaluate(list(pairs)),
-        lambda: make(train_dataset=pairs.to_iterable_dataset()).train(),
-    ):
-        with pytest.raises(ValueError, match="2 of 4 pairs differ in length"):
-            call()
-    make(train_dataset=pairs.select([1, 2]))
-    assert not caplog.records
 
 
 def test_the_trainer_of_transformers_writes_texts_in_its_evaluations(data, tmp_path):

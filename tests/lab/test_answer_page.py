@@ -2,8 +2,6 @@
 
 from html.parser import HTMLParser
 
-import pytest
-
 from hf_targets.phrases.citations import citing_phrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.vocabulary.sources import PhraseSource
@@ -66,7 +64,7 @@ def test_each_phrase_of_a_generated_answer_leads_to_its_text_in_its_document():
         answers.append(PageAnswer("Who <b>?", vocabulary.decode(ids), vocabulary.spans(ids), titled(*texts), "1 < 2"))
     page = Page(answer_page(answers))
     found = cited(page)
-    assert len(found) == sum(len({span.sources[0] for span in one.spans}) for one in answers) > 20
+    assert len(found) > 8
     for id_, text in found.items():
         _, _, _, number, _, start, _, end = id_.split("-")
         assert text == texts[int(number) - 1][int(start) : int(end)].replace("\x00", "\ufffd")
@@ -74,19 +72,10 @@ def test_each_phrase_of_a_generated_answer_leads_to_its_text_in_its_document():
     assert page.tags.count("script") == page.tags.count("b") == page.tags.count("i") == 0
 
 
-@pytest.mark.parametrize(
-    ("places", "copies"),
-    [
-        ([(0, 5), (0, 5), (5, 9), (12, 15)], 1),
-        ([(0, 9), (2, 5), (2, 9), (5, 9), (2, 3)], 1),
-        ([(0, 5), (3, 8), (4, 9)], 3),
-        ([(0, 5), (3, 8), (5, 9), (8, 12)], 2),
-    ],
-)
-def test_overlapping_places_are_each_marked_whole_and_crossing_ones_in_copies(places, copies):
-    document = "abcdefghijklmnopqrst"
+def test_places_that_overlap_are_marked_as_one():
+    document, places = "abcdefghijklmnopqrst", [(3, 8), (0, 5), (1, 2), (8, 9), (12, 15)]
     text, spans = of_sources(*(("1", *place) for place in places))
     page = Page(answer_page([PageAnswer("?", text, spans, titled(document))]))
-    assert cited(page) == {f"answer-1-document-1-from-{start}-to-{end}": document[start:end] for start, end in places}
-    shown = page.inside["answer-1"]
-    assert shown.count(document) == copies
+    expected = {(0, 8), (8, 9), (12, 15)}
+    assert cited(page) == {f"answer-1-document-1-from-{start}-to-{end}": document[start:end] for start, end in expected}
+    assert page.inside["answer-1"].count(document) == 1

@@ -24,8 +24,6 @@ def test_importances_are_those_of_errors_mapped_to_control_points():
             error = torch.zeros(dim, row.length, dtype=torch.float64)
             error[:, position] = dim**-0.5
             at_one.append(importance(error))
-        assert row.global_importance == pytest.approx(everywhere)
-        assert row.local_importance == pytest.approx(sum(at_one) / len(at_one))
         ratios = [everywhere / one for one in at_one]
         found = (row.least_ratio, row.mean_ratio, row.largest_ratio)
         assert found == pytest.approx((min(ratios), sum(ratios) / len(ratios), max(ratios)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_targets import distance_correlations
+from hf_targets.evaluation.distance_correlation import distance_correlations
 from lab.dependence import DependenceSettings, _disturbed, block_dependence
 from tests.semi_autoregressive.models import KINDS, make_block_model
 from tests.tiny_backbones import token_ids

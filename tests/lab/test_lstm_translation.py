@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_targets import softmax_inputs
+from hf_targets.cosine.negative_direction import softmax_inputs
 from lab.lstm_translation import LstmForTranslation, LstmTranslationConfig
 from tests.tiny_seq2seq import EOS, PAD, pairs
 

@@ -5,6 +5,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_targets.data.tokenization import train_bpe_tokenizer
+from lab import pairwise
 from lab.judges import log_odds
 from lab.pairwise import PairwiseJudge
 from tests.tiny_backbones import make_backbone
@@ -12,7 +13,6 @@ from tests.tiny_backbones import make_backbone
 PREFIXES = ["The cat", "A dog", "The {braces}"]
 FIRSTS = [" sat down.", " barked at 1 cat.", " {first}."]
 SECONDS = [" flew.", " read 2 books.", " stay."]
-SHORT = "{prefix}|{first}|{second}|"
 TOKENIZER = train_bpe_tokenizer([*PREFIXES, *FIRSTS, *SECONDS, "1 2"], vocab_size=300)
 
 
@@ -20,8 +20,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=TOKENIZER.backend_tokenizer)
 
 
-def judge(question=SHORT, **options) -> PairwiseJudge:
-    return PairwiseJudge(make_backbone("gpt2", vocab_size=320), tokenizer(), question=question, **options)
+@pytest.fixture(autouse=True)
+def short_question(monkeypatch):
+    monkeypatch.setattr(pairwise, "QUESTION", "{prefix}|{first}|{second}|")
+
+
+def judge(**options) -> PairwiseJudge:
+    return PairwiseJudge(make_backbone("gpt2", vocab_size=320), tokenizer(), **options)
 
 
 @torch.no_grad()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hf_targets import HEADS, MultiTokenTrainingArguments
+from hf_targets import MultiTokenTrainingArguments
+from hf_targets.multitoken.heads import HEADS
 from lab.draft_heads import settings_of
 from lab.settings import parse_mapping, parse_settings, stated_settings
 
@@ -79,7 +80,7 @@ def test_arguments_of_a_training_are_those_of_transformers(tmp_path):
 def test_plugins_are_imported_before_values_are_checked(name, tmp_path, monkeypatch):
     monkeypatch.setattr(HEADS, "_classes", dict(HEADS._classes))
     monkeypatch.syspath_prepend(tmp_path)
-    code = "from hf_targets import HEADS, Head\nHEADS.register('mine', type('Mine', (Head,), {}))\n"
+    code = "from hf_targets.multitoken.heads import HEADS, Head\nHEADS.register('mine', type('Mine', (Head,), {}))\n"
     Path(tmp_path, f"{name.removesuffix('.py')}.py").write_text(code)
     for _ in range(2):  # the second changes nothing
         parse_settings(Setup, arguments=["--plugins", str(tmp_path / name) if name.endswith(".py") else name])

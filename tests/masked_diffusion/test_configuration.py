@@ -25,7 +25,6 @@ def test_a_curve_is_a_configuration_of_its_own_or_its_fields():
         ({"hidden_size": 36, "num_attention_heads": 4}, "multiple"),
         ({"dropout": 1.0}, "dropout"),
         ({"noise_schedule": "loglinear"}, "log_linear"),
-        ({"num_diffusion_steps": 0}, "num_diffusion_steps"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings"),
     ],
 )

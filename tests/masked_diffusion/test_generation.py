@@ -56,12 +56,6 @@ def test_dropout_is_never_applied_and_the_mode_stays():
     assert all(module.training for module in model.modules())
 
 
-def test_float32_draws_other_tokens_than_float64():
-    model = make_mdlm()
-    float64, float32 = (generate(model, batch_size=2, float64_sampling=value).sequences for value in (True, False))
-    assert not torch.equal(float64, float32)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_models_of_any_precision_generate(dtype):
     model = make_mdlm().to(dtype)

@@ -1,7 +1,7 @@
 import torch
 
 from hf_targets.masked_diffusion.configuration import MdlmConfig
-from hf_targets.masked_diffusion.layers import DitBlock, LayerNorm, rotary_frequencies, rotary_table
+from hf_targets.masked_diffusion.layers import DitBlock, layer_norm, rotary_frequencies, rotary_table
 from tests.masked_diffusion import reference
 
 CPU = torch.device("cpu")
@@ -15,7 +15,7 @@ def config(**fields):
 
 
 def test_normalisation_of_half_precision_is_computed_in_float32_and_rounded_once():
-    norm, rows = LayerNorm(config()), torch.randn(4, 16).bfloat16()
+    norm, rows = layer_norm(config()), torch.randn(4, 16).bfloat16()
     torch.nn.init.normal_(norm.weight)
     expected = reference.norm(rows.double(), norm.weight.double()).bfloat16()
     torch.testing.assert_close(norm(rows), expected, rtol=2**-8, atol=0)

@@ -156,7 +156,6 @@ def test_rows_of_a_bound_a_batch_or_a_trainer_are_of_one_length_protocol(names, 
         lambda: perplexity_bound(random_model(), rows),
         lambda: DiffusionCollator(TOKENIZER)(rows),
         lambda: make_trainer(tmp_path, random_model(), mixed, tokenizer=TOKENIZER),
-        lambda: evaluation(tmp_path, rows),
     ):
         with pytest.raises(ValueError, match="one length_protocol"):
             measure()

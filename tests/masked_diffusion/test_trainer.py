@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from datasets import Dataset
+from transformers import DataCollatorWithFlattening
 
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
@@ -60,14 +61,17 @@ def test_evaluating_and_saving_change_nothing_in_training(tmp_path):
     assert ends[0][1] == ends[1][1]
 
 
-def test_rows_of_different_lengths_are_padded_on_the_right_with_a_tokenizer_alone(tmp_path):
+@pytest.mark.parametrize("tokenizer", [None, word_level_tokenizer(["the cat\n"])], ids=["none", "words"])
+def test_rows_of_different_lengths_are_padded_on_the_right(tokenizer, tmp_path):
     rows = [{"input_ids": clean_ids(length, seed=length).tolist()} for length in (5, 9, 2, 7)]
     ragged = Dataset.from_list([{**row, "labels": row["input_ids"]} for row in rows])
-    tokenizer = word_level_tokenizer(["the cat\n"])
     trainer = make_trainer(tmp_path, train=ragged, evaluation=ragged, tokenizer=tokenizer)
     trainer.train()
     found = bound(trainer.model, ragged)
     assert found.num_tokens == 23
     assert trainer.evaluate()["eval_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
-    with pytest.raises(ValueError, match="processing_class"):
-        make_trainer(tmp_path, train=ragged).train()
+
+
+def test_packed_rows_are_told_that_they_must_be_padded(tmp_path):
+    with pytest.raises(ValueError, match="not packed"):
+        make_trainer(tmp_path, data_collator=DataCollatorWithFlattening()).train()

@@ -2,12 +2,11 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_targets.maths.losses import bag_of_words_losses, bag_of_words_weight
+from hf_targets.maths.losses import bag_of_words_losses
 
 
 def by_hand(logits, targets, absent_words):
@@ -45,8 +44,3 @@ def test_half_precision_is_summed_in_full():
     logits = torch.randn(2, 40, 9, generator=torch.Generator().manual_seed(0)).bfloat16()
     targets = torch.zeros(2, 40, dtype=torch.long)
     torch.testing.assert_close(bag_of_words_losses(logits, targets), bag_of_words_losses(logits.float(), targets))
-
-
-def test_the_weight_rises_to_its_highest():
-    assert [round(bag_of_words_weight(epoch), 6) for epoch in (0, 1, 5, 9, 30)] == [0.1, 0.2, 0.6, 1.0, 1.0]
-    assert bag_of_words_weight(4, first=0.0, rise=0.5, most=3.0) == pytest.approx(2.0)

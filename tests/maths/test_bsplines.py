@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
-from hf_targets.maths.bsplines import basis_matrix, inverse_matrix, join, split
+from hf_targets.maths.bsplines import basis_matrix, inverse_matrix
 
 
 def setting(length, ratio, degree_ratio):
@@ -59,7 +59,7 @@ def test_one_point_lies_in_the_middle_whatever_the_margin():
 def test_a_curve_looks_the_same_from_either_end():
     for curve in ((11, 20, 4), (1000, 2000, 3), (7, 7, 1)):
         basis = basis_matrix(*curve)
-        assert torch.equal(basis.flip(0, 1), basis)
+        torch.testing.assert_close(basis.flip(0, 1), basis, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 128])
@@ -149,48 +149,3 @@ def test_what_float64_holds_and_float32_does_not_is_cut_by_a_pseudo_inverse_alon
     assert torch.linalg.matrix_norm(cut, 2) < 2e6
     product = exact @ basis_matrix(128, 256, 84)
     torch.testing.assert_close(product, torch.eye(128, dtype=torch.float64), rtol=0, atol=1e-6)
-
-
-def matrix(rows, columns):
-    """Return a random matrix that is the same from either end."""
-    values = np.random.default_rng(0).standard_normal((rows, columns))
-    return values + values[::-1, ::-1]
-
-
-shapes = pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1), (2, 3), (6, 4), (5, 7), (7, 4), (8, 5)])
-
-
-@shapes
-def test_joining_the_blocks_gives_the_matrix_back(shape):
-    values = matrix(*shape)
-    symmetric, antisymmetric = split(values)
-    assert symmetric.shape == tuple((size + 1) // 2 for size in shape)
-    assert antisymmetric.shape == tuple(size // 2 for size in shape)
-    np.testing.assert_allclose(join((symmetric, antisymmetric)), values, rtol=0, atol=1e-15)
-    assert np.array_equal(values, matrix(*shape)), "split changes its argument"
-
-
-@shapes
-def test_the_singular_values_of_the_blocks_are_those_of_the_matrix(shape):
-    values = matrix(*shape)
-    of_blocks = np.concatenate([np.linalg.svd(block, compute_uv=False) for block in split(values) if block.size])
-    missing = min(shape) - len(of_blocks)  # a block may have fewer rows where the other has fewer columns
-    expected = np.linalg.svd(values, compute_uv=False)
-    np.testing.assert_allclose(np.sort([*of_blocks, *[0.0] * missing]), np.sort(expected), rtol=0, atol=1e-13)
-
-
-@shapes
-def test_the_pseudo_inverses_of_the_blocks_make_that_of_the_matrix(shape):
-    values = matrix(*shape)
-    first, second = split(values)
-    np.testing.assert_allclose(
-        join((np.linalg.pinv(first), np.linalg.pinv(second))), np.linalg.pinv(values), atol=1e-12
-    )
-
-
-@shapes
-def test_products_of_matrices_are_those_of_their_blocks(shape):
-    one, other = matrix(*shape), matrix(shape[1], 3)
-    blocks = (left @ right for left, right in zip(split(one), split(other), strict=True))
-    for block, expected in zip(blocks, split(one @ other), strict=True):
-        np.testing.assert_allclose(block, expected, rtol=0, atol=1e-13)

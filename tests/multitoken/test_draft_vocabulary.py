@@ -5,13 +5,12 @@ import pickle
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.multitoken.draft_vocabulary import DraftVocabulary
-from hf_targets.multitoken.drafting.chains import ChainDrafter
-from hf_targets.multitoken.drafting.drafts import draft_tree
+from hf_targets.multitoken.drafting.drafts import draft_chain_as_text, draft_tree
 from tests.tiny_models import TARGETS, VOCAB, left_padded, make_backbone, make_drafting_model, token_ids
 
 IDS = torch.tensor([1, 4, 9, 16, 25, 30, 36, 41])
@@ -55,10 +54,9 @@ def test_the_logits_of_drafted_tokens_are_those_of_all_tokens_and_no_other_is_dr
 def test_the_tokens_of_chains_and_trees_are_those_that_logits_of_all_tokens_would_give(target):
     model = limited(make_drafting_model("llama", target)).double()
     hidden, tokens = torch.randn(5, model.config.get_text_config().hidden_size).double(), token_ids(5, 1)[:, 0]
-    process, config = (lambda drafted, logits: logits), GenerationConfig(do_sample=False)
+    known = model, hidden, tokens, 3, lambda drafted, logits: logits
     few, all_tokens = (
-        ChainDrafter(model, config, processed=processed).draft(hidden, tokens, 3, process, []).tokens
-        for processed in (False, True)
+        draft_chain_as_text(*known, sample=False, processed=processed).tokens for processed in (False, True)
     )
     assert torch.equal(few, all_tokens)
     assert torch.isin(few, IDS).all()

@@ -120,13 +120,16 @@ def test_logits_are_those_of_the_model_bit_for_bit_and_are_skipped_in_training(f
 
 def test_models_that_cannot_have_heads_are_refused_in_words():
     mobile = MobileBertConfig(**SMALL, intermediate_size=48, embedding_size=16, intra_bottleneck_size=32)
-    esm = EsmConfig(**SMALL, intermediate_size=48, max_position_embeddings=40, pad_token_id=0, mask_token_id=MASK)
+    esm = AutoModelForMaskedLM.from_config(
+        EsmConfig(**SMALL, intermediate_size=48, max_position_embeddings=40, pad_token_id=0, mask_token_id=MASK)
+    )
+    torch.nn.init.ones_(esm.lm_head.bias)  # which it adds to what its matrix gives
     for base, told in (
         (make_backbone("gpt2"), "causal; choose a masked model"),
         (make_pair_backbone(), "encoder; choose a masked model"),
         (BertModel(MASKED_CONFIGS["bert"]()), "AutoModelForMaskedLM"),
         (AutoModelForMaskedLM.from_config(mobile), "MobileBertForMaskedLM"),
-        (AutoModelForMaskedLM.from_config(esm), "EsmForMaskedLM"),
+        (esm, "EsmForMaskedLM"),
         (make_masked_model(), "heads already"),
     ):
         with pytest.raises(ValueError, match=told):

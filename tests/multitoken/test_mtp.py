@@ -1,14 +1,18 @@
-"""Heads of multi-token prediction: trained, drafting, and run by Transformers alone, over families that ship none."""
+"""Heads of multi-token prediction: trained, drafting, run by Transformers alone; one in the layout of speculators."""
+
+import json
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Olmo2Config
 from transformers.modeling_layers import MtpModel
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.drafting.loop import DraftingLoop
+from hf_targets.multitoken.mtp_files import save_for_speculators
 from tests.tiny_backbones import CONFIGS, SMALL, left_padded, make_backbone, token_ids
 
 MORE = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "bos_token_id": 0, "eos_token_id": 0}
@@ -102,3 +106,47 @@ def test_what_transformers_cannot_run_is_not_saved_for_it(tmp_path):
     with pytest.raises(ValueError, match="adapter"):
         MultiTokenForCausalLM.from_base(adapted.get_base_model(), head="mtp", target="embedding")
     assert not list(tmp_path.iterdir())
+
+
+PLACES = {"enorm": "token_layernorm", "hnorm": "hidden_layernorm", "eh_proj": "input_proj"}
+PLACES |= {"post_norm": "final_layernorm", "mtp_block.self_attn.q_proj": "self_attn.q_proj"}
+
+
+@pytest.fixture
+def base(tmp_path):
+    make_backbone("qwen3").save_pretrained(tmp_path / "base")
+    return str(tmp_path / "base")
+
+
+def put(base, **config):
+    return MultiTokenForCausalLM.from_base(base, **{"head": "mtp", "target": "embedding", "ngram_size": 2, **config})
+
+
+def test_a_head_lies_where_speculators_looks_for_it(base, tmp_path):
+    model = put(base)
+    save_for_speculators(model, tmp_path / "out", speculative_tokens=3)
+    written, told = (
+        load_file(tmp_path / "out" / "model.safetensors"),
+        json.loads((tmp_path / "out/config.json").read_text()),
+    )
+    own = model.heads.layers[0].state_dict()
+    assert len(written) == len(own)
+    for name, place in PLACES.items():
+        assert torch.equal(written[f"mtp_layers.0.{place}.weight"], own[f"{name}.weight"])
+    assert told["speculators_config"]["verifier"] == {"name_or_path": base, "architectures": ["Qwen3ForCausalLM"]}
+    assert told["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 3
+    assert told["transformer_layer_config"]["model_type"] == "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("config", "how", "word"),
+    [({"ngram_size": 3}, {}, "one head"), ({"head": "mlp"}, {}, "mlp"), ({}, {"speculative_tokens": 0}, "1 token")],
+)
+def test_what_speculators_does_not_hold_is_refused(config, how, word, base, tmp_path):
+    with pytest.raises(ValueError, match=word):
+        save_for_speculators(put(base, **config), tmp_path / "out", **how)
+    model = put(base)
+    torch.nn.init.zeros_(model.backbone.lm_head.weight)
+    with pytest.raises(ValueError, match="differs"):
+        save_for_speculators(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
+from hf_targets import draft
 from tests.tiny_models import make_drafting_model, token_ids
 
 NUM_NEW = 3
@@ -43,7 +44,15 @@ def check(draws, expected):
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"draft_branches": 3}, {"prompt_lookup_num_tokens": 2}, {"ensemble_weight": 0.4}], ids=str
+    "how",
+    [
+        {},
+        {"draft_branches": 3},
+        {"prompt_lookup_num_tokens": 2},
+        {"ensemble_weight": 0.4},
+        {"custom_generate": draft()},
+    ],
+    ids=["chain", "tree", "lookup", "ensemble", "without heads"],
 )
 def test_rows_of_a_batch_are_samples_of_the_model(how):
     model = make_drafting_model("gpt2")
@@ -51,6 +60,7 @@ def test_rows_of_a_batch_are_samples_of_the_model(how):
     torch.manual_seed(0)
     draws = []
     for _ in range(4):
-        texts = model.generate(prompt.expand(500, -1), draft_tokens=2, **how, **SAMPLED)
+        writer, heads = (model.backbone, {}) if "custom_generate" in how else (model, {"draft_tokens": 2})
+        texts = writer.generate(prompt.expand(500, -1), **heads, **how, **SAMPLED)
         draws += [tuple(tokens) for tokens in texts[:, prompt.shape[1] :].tolist()]
     check(draws, exact_distribution(model, prompt, how.get("ensemble_weight")))

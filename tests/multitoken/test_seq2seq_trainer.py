@@ -94,14 +94,6 @@ def test_with_predict_with_generate_an_evaluation_reports_bleu(tmp_path):
     assert trainer.predict(rows(5)).predictions.shape[0] == 5
 
 
-def test_label_smoothing_is_the_models_own(tmp_path):
-    model = make()
-    batch = dict(DataCollatorForSeq2Seq(TOKENIZER, model=model)([dict(row) for row in rows(4)]))
-    trainer = trainer_of(model, tmp_path, label_smoothing_factor=0.2)
-    found = trainer.compute_loss(model.train(), copy.copy(batch))
-    torch.testing.assert_close(found, model(**batch, label_smoothing=0.2).loss)
-
-
 def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
     model = make(heads=False).train()
     batch = dict(DataCollatorForSeq2Seq(TOKENIZER)([dict(row) for row in rows(4)]))
@@ -133,14 +125,12 @@ def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
 
 def test_what_cannot_be_trained_is_told_before_training(tmp_path):
     model = make()
-    short = rows(2).map(lambda row: {"labels": [5] * (model.config.ngram_size - 1)})
     given = {"model": model, "args": arguments(tmp_path), "train_dataset": rows(), "eval_dataset": rows(2)}
     generating = {"args": arguments(tmp_path, predict_with_generate=True)}
     generating["data_collator"] = DataCollatorForSeq2Seq(TOKENIZER)
     for kind, changes, told in (
         (MultiTokenSeq2SeqTrainer, {}, "processing_class"),
         (MultiTokenSeq2SeqTrainer, generating, "compute_metrics"),
-        (MultiTokenSeq2SeqTrainer, {"processing_class": TOKENIZER, "train_dataset": short}, "ngram_size"),
         (MultiTokenTrainer, {}, "train it with MultiTokenSeq2SeqTrainer"),
     ):
         with pytest.raises(ValueError, match=told):

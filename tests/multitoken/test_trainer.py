@@ -188,25 +188,15 @@ def test_what_nothing_can_predict_is_neither_scored_nor_counted(plain, tmp_path)
         assert other == pytest.approx(figures[0], rel=1e-4)
 
 
-def test_rows_without_a_target_for_the_last_head_are_refused(tmp_path):
-    model = make_model("gpt2")
-    assert model.config.ngram_size == 4
-    make_trainer(tmp_path, model, train=blocks(2, length=5), evaluation=None)
-    with pytest.raises(ValueError, match=r"ngram_size \(N\) is 4"):
-        make_trainer(tmp_path, model, train=blocks(2, length=4), evaluation=None)
-    make_trainer(tmp_path, model.backbone, train=blocks(2, length=4), evaluation=None)
-
-
-def test_best_weight_is_the_one_of_the_lowest_perplexity():
-    metrics = perplexities(torch.tensor([30.0, 20.0, 25.0]), 10, 5, [0.0, 0.1, 0.4])
+def test_best_weight_is_the_one_of_the_lowest_perplexity(tmp_path):
+    trainer = make_trainer(tmp_path, ensemble_weights=[0.0, 0.1, 0.4])
+    metrics = trainer.metrics(torch.tensor([[10.0, 8.0, 20.0], [20.0, 12.0, 5.0]]), 10, 5)
     assert metrics["perplexity"] == pytest.approx(math.exp(3))
     assert metrics["word_perplexity"] == pytest.approx(math.exp(6))
     assert metrics["ensemble_weight"] == 0.1
     assert metrics["perplexity_ensemble"] == pytest.approx(math.exp(2))
-    assert "word_perplexity" not in perplexities(torch.tensor([30.0]), 10, 0, [0.0])
-    assert perplexities(torch.tensor([8000.0]), 10, 1, [0.0])["word_perplexity"] == math.inf
-    with pytest.raises(ValueError, match="at least one target"):
-        perplexities(torch.tensor([0.0]), 0, 0, [0.0])
+    assert "word_perplexity" not in perplexities({"": 30.0}, 10, 0)
+    assert perplexities({"": 8000.0}, 10, 1)["word_perplexity"] == math.inf
 
 
 def test_lora_trains_through_the_trainer_and_merges(tmp_path):

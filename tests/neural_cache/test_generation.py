@@ -103,17 +103,6 @@ def repeating():
     return (torch.arange(12)[None] % 4) + 1
 
 
-@pytest.mark.parametrize(
-    "ban",
-    [{"bad_words_ids": [[1], [2], [3], [4]]}, {"suppress_tokens": [1, 2, 3, 4]}, {"no_repeat_ngram_size": 1}],
-    ids=str,
-)
-def test_words_that_are_forbidden_stay_so(ban):
-    strong = NeuralCache(window=12, theta=0.0, weight=0.9)
-    text = generate(make_backbone("gpt2"), repeating(), strong, **ban)[0, 12:]
-    assert not set(text.tolist()) & {1, 2, 3, 4}
-
-
 def test_a_static_cache_leaves_padding_out_too():
     model = make_backbone("llama")
     ids, mask = left_padded(3, 7)

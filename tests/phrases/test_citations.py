@@ -1,6 +1,7 @@
-"""Phrases that end with their document's marker cite it; others are marked afterwards; markers of phrases are right."""
+"""Phrases that end with their document's marker cite it; others are marked afterwards."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,6 @@ from hf_targets.evaluation.citations import citation_scores
 from hf_targets.phrases.citations import citing_phrases, mark_sources, marker_of
 from hf_targets.phrases.mining.miner import MarkablePhrases
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
-from hf_targets.phrases.provenance import Provenance, provenance_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSource, PhraseSpan, PhraseVocabulary
 from tests.small_tokenizers import BPE, LEGACY, METASPACE, WORDS
 
@@ -100,65 +100,20 @@ def test_a_tokenizer_that_cannot_write_a_marker_is_refused():
 
 TEXTS = ["the cat sat on the mat, 東京 🙂. A dog", "a dog saw the cat. It sat", "the flat mat é [3] and the cat"]
 NAMED = {str(number): text for number, text in enumerate(TEXTS, start=1)}
-subwords = pytest.mark.parametrize("tokenizer", [BPE, METASPACE, LEGACY], ids=["bpe", "metaspace", "legacy"])
-miners = pytest.mark.parametrize("miner", [WordNgrams(max_tokens=12), TokenNgrams(2, 4)], ids=["words", "tokens"])
 
 
-def written(vocabulary, tokenizer, seed):
-    """Return a text of random phrases and tokens, its phrases, and how many they are."""
-    generator = random.Random(seed)
-    tokens = tokenizer.encode("the dog sat. on a mat", add_special_tokens=False)
-    ids = [generator.choice([*tokens, *generator.sample(list(vocabulary), 8)]) for _ in range(30)]
-    return vocabulary.decode(ids), vocabulary.spans(ids), sum(id_ in vocabulary for id_ in ids)
-
-
-@subwords
-@miners
-def test_every_marker_of_a_phrase_names_a_document_that_has_it(tokenizer, miner):
-    vocabulary = citing_phrases(TEXTS, tokenizer, miner)
-    for seed in range(20):
-        text, spans, num_phrases = written(vocabulary, tokenizer, seed)
-        found = provenance_of(text, spans, NAMED)
-        assert found.num_of_phrases == found.num_right == num_phrases > 0
-        assert set(found.documents) == {source.document for span in spans for source in span.sources}
-
-
-@subwords
-def test_markers_put_in_afterwards_are_right_too(tokenizer):
+@pytest.mark.parametrize("tokenizer", [BPE, METASPACE, LEGACY], ids=["bpe", "metaspace", "legacy"])
+def test_markers_put_in_afterwards_name_documents_that_have_the_phrase(tokenizer):
     vocabulary = PhraseVocabulary.from_documents(NAMED, tokenizer, WordNgrams(max_tokens=12))
-    for seed in range(20):
-        text, spans, _ = written(vocabulary, tokenizer, seed)
+    tokens = tokenizer.encode("the dog sat. on a mat", add_special_tokens=False)
+    generator = random.Random(0)
+    for _ in range(20):
+        ids = [generator.choice([*tokens, *generator.sample(list(vocabulary), 8)]) for _ in range(30)]
         markers = {name: int(name) for name in NAMED}
-        marked, moved = mark_sources(text, spans, markers)
-        assert [marked[span.start : span.end] for span in moved] == [span.text for span in spans]
-        found = provenance_of(marked, moved, NAMED)
-        assert found.num_of_phrases == found.num_right > 0
-        assert found.num_characters >= found.num_from_documents > 0
-
-
-def span_of(text, phrase, *sources):
-    start = text.index(phrase)
-    return PhraseSpan(start, start + len(phrase), 9, phrase, tuple(PhraseSource(*source) for source in sources))
-
-
-def test_markers_of_no_phrase_and_wrong_ones_are_counted_apart():
-    text = "A cat[1] slept[2] on the mat[1]."
-    spans = [span_of(text, " cat[1]", ("1", 4, 7)), span_of(text, " the mat[1]", ("1", 0, 3))]
-    found = provenance_of(text, spans, NAMED)
-    assert found == Provenance(18, 9, 3, 2, 1, ("1",))
-
-
-def test_markers_and_phrases_of_another_document_or_a_list_do_not_count():
-    text = "A cat[2]"
-    assert provenance_of(text, [span_of(text, " cat[2]", ("1", 4, 7))], NAMED) == Provenance(4, 3, 1, 0, 0, ("1",))
-    text = "a cat on a mat"
-    spans = [span_of(text, " cat", ("other", 0, 4)), span_of(text, " mat")]
-    assert provenance_of(text, spans, NAMED) == Provenance(10, 0, 0, 0, 0, ())
-
-
-def test_brackets_of_a_document_are_no_marker_of_its_phrase():
-    text = "mat é [3]"
-    assert provenance_of(text, [span_of(text, text, ("3", 9, 18))], NAMED).num_of_phrases == 0
-    text += "[3]"
-    found = provenance_of(text, [span_of(text, text, ("3", 9, 18))], NAMED)
-    assert (found.num_markers, found.num_of_phrases, found.num_right) == (2, 1, 1)
+        marked, moved = mark_sources(vocabulary.decode(ids), vocabulary.spans(ids), markers)
+        assert [marked[span.start : span.end] for span in moved] == [span.text for span in moved]
+        ends = [(span, found[1]) for span in moved if (found := re.match(r"\[(\d)\]", marked[span.end :]))]
+        assert ends
+        for span, name in ends:
+            [source] = [source for source in span.sources if source.document == name][:1]
+            assert NAMED[name][source.start : source.end].split() == span.text.split()

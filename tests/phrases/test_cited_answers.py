@@ -6,6 +6,7 @@ import re
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
+from hf_targets.evaluation.quotes import check_quotes
 from hf_targets.phrases.citations import marker_of
 from hf_targets.phrases.cited_answers import answer_with_phrases, first_line
 from hf_targets.phrases.mining.ngrams import WordNgrams
@@ -31,28 +32,32 @@ def answered(model, miner, seed=0, **settings):
     return answer_with_phrases(model, BPE, PROMPT, DOCUMENTS, miner, **given)
 
 
+def check_markers(answer):
+    """Check that each marked phrase stands in the documents that its markers name, and that there are some."""
+    checked = check_quotes(answer.text, DOCUMENTS, phrases=[(span.start, span.end) for span in answer.spans])
+    assert checked.right and not (checked.fabricated or checked.spliced or checked.misattributed)
+
+
 def test_phrases_cite_their_documents_and_all_markers_of_phrases_are_right(model):
-    answers = [answered(model, WordNgrams(max_tokens=12), seed) for seed in range(5)]
-    assert sum(answer.provenance.num_of_phrases for answer in answers) > 5
-    for answer in answers:
+    for seed in range(5):
+        answer = answered(model, WordNgrams(max_tokens=12), seed)
         assert "\n" not in answer.text and answer.text == answer.text.strip()
-        assert answer.provenance.num_right == answer.provenance.num_of_phrases == len(answer.spans)
+        check_markers(answer)
         for span in answer.spans:
             assert answer.text[span.start : span.end].endswith(marker_of(int(span.sources[0].document)))
 
 
 def test_markers_put_in_afterwards_are_of_phrases_that_have_none(model):
-    answers = [answered(model, WordNgrams(max_tokens=12), seed, marking="afterwards") for seed in range(5)]
-    assert sum(answer.provenance.num_right for answer in answers) > 5
-    for answer in answers:
-        assert answer.provenance.num_right == answer.provenance.num_of_phrases
+    for seed in range(5):
+        answer = answered(model, WordNgrams(max_tokens=12), seed, marking="afterwards")
+        check_markers(answer)
         assert not any("[" in answer.text[span.start : span.end] for span in answer.spans)
 
 
 def test_without_a_miner_no_phrase_is_used_and_a_plain_model_answers_alike(model):
     answer, plain = answered(model, None), answered(model.backbone, None)
     assert answer.text == plain.text
-    assert (answer.num_phrases, answer.spans, answer.provenance.num_from_documents) == (0, (), 0)
+    assert (answer.num_phrases, answer.spans, answer.num_from_documents) == (0, (), 0)
     assert answer.num_steps == answer.num_tokens <= 30
 
 
@@ -64,7 +69,8 @@ def test_a_plain_model_writes_its_own_text_in_which_phrases_of_documents_are_fou
     assert all(answer.spans for answer in answers)
     for answer, text in zip(answers, texts, strict=True):
         assert re.sub(r"\[\d+\]", "", answer.text) == text
-        assert answer.provenance.num_right == answer.provenance.num_of_phrases > 0
+        check_markers(answer)
+        assert answer.num_characters >= answer.num_from_documents > 0
         assert answer.num_steps == answer.num_tokens
     with pytest.raises(ValueError, match="afterwards"):
         answered(model.backbone, WordNgrams())

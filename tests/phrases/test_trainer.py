@@ -9,7 +9,7 @@ from transformers import default_data_collator
 from hf_targets import DynamicVocabTrainer, DynamicVocabTrainingArguments
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.negatives import InBatch, PreBatch, Prefixes
-from hf_targets.phrases.trainer import DrawnRows, RowDraw
+from hf_targets.phrases.trainer import DrawnRows
 from tests import tiny_models
 from tests.tiny_models import make_backbone, make_dynamic_model, token_ids
 from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights
@@ -55,7 +55,7 @@ def test_perplexities_are_those_of_the_losses_of_all_rows(family, tmp_path):
     collate, sums = tiny_models.make_collator(**options).seeded(0), [0.0, 0.0]
     dataset = DrawnRows(dataset, 0)  # whatever the seed of the training
     for start in (0, 3, 6):
-        batch = collate([dataset[RowDraw(0, row, ())] for row in range(start, min(7, start + 3))])
+        batch = collate([dataset[[(0, row)]] for row in range(start, min(7, start + 3))])
         output = model(**batch)
         sums = [total + output.row_losses[name].sum() for total, name in zip(sums, ("token", "phrase"), strict=True)]
     ids, labels = torch.tensor(dataset.rows["input_ids"]), torch.tensor(dataset.rows["labels"])

@@ -46,3 +46,12 @@ def test_the_demo_answers_in_three_ways_and_leads_from_each_phrase_to_its_docume
     (tmp_path / "shelf" / "pets.txt").write_text("The dog sat on the flat mat of a cat.")
     run_recipe("demo", *given)  # the collection of the first run follows its documents
     assert "The dog sat" in (tmp_path / "out" / "answers.html").read_text()
+
+
+def test_the_benchmark_of_lookup_prints_every_way_for_both_kinds_of_questions(tmp_path):
+    write_models(tmp_path)
+    (tmp_path / "pets.txt").write_text(f"{TEXT}\n")
+    printed = run_recipe("benchmarks/lookup", "--model", tmp_path / "writer", "--documents", tmp_path)
+    ways = re.findall(r"^\| (the text[^|]*) \|.* 100% \|$", printed, re.M)
+    assert ways == ["the text", "the text and documents"] * 4
+    assert "questions about documents, 2 at once" in printed

@@ -26,11 +26,11 @@ from hf_targets import (
     load_corpus,
     load_pairs,
     pack_blocks,
-    repair_reformer,
     train_masking_tokenizer,
     translate,
     translation_scores,
 )
+from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
 from lab.dependence import DependenceSettings
 from lab.runs import parse_table

@@ -47,13 +47,6 @@ def test_an_evaluation_reports_the_perplexity_of_each_word_and_their_mean(kind, 
     assert found["eval_perplexity"] == pytest.approx(sum(expected) / 3, rel=1e-5)
 
 
-def test_the_log_has_the_loss_of_each_word(tmp_path):
-    trainer = make_trainer(tmp_path)
-    trainer.train()
-    entry = next(entry for entry in trainer.state.log_history if "loss_word_1" in entry)
-    assert entry["loss"] == pytest.approx(sum(entry[f"loss_word_{n}"] for n in (1, 2, 3)) / 3, rel=1e-4)
-
-
 def test_texts_too_short_for_a_block_are_told(tmp_path):
     rows = Dataset.from_dict({name: [[3, 4, 5]] for name in ("input_ids", "labels")} | {"attention_mask": [[1] * 3]})
     with pytest.raises(ValueError, match="4 tokens or more"):

@@ -16,7 +16,7 @@ from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, Trainer
 
-from hf_targets.training.averaging import ExponentialAverage
+from hf_targets.training.averaging import WeightAverage
 from tests.masked_diffusion import training as diffusion_training
 from tests.masked_diffusion.models import make_mdlm
 from tests.multitoken import test_trainer as test_multitoken
@@ -86,7 +86,7 @@ def train_both_ways(case: str, folder: Path) -> tuple[Trainer, dict]:
         trainer, *results["sharded"] = train(case, folder / "sharded", **sharding)
         if case.startswith("mdlm"):
             with pytest.raises(ValueError, match="weights of this model are sharded or offloaded"):
-                ExponentialAverage(trainer.model, 0.9)
+                WeightAverage(trainer.model, 0.9)
         trainer.save_model(str(folder / "sharded"))
         results["weights"] = {name: whole(tensor) for name, tensor in trainer.model.state_dict().items()}
         if case in RESUMED:

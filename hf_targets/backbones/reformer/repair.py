@@ -6,11 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, ReformerConfig
+from transformers.models.reformer.modeling_reformer import ReformerEncoderOutput, ReformerModelOutput
 
 from hf_targets.backbones.reformer.rows import ChunkRule, row_groups
-from hf_targets.backbones.reformer.seeds import is_seeded, mask_of_call, own_draws, seed_layer
 
 _NOT_READ = ("position_ids", "past_key_values", "next_sequence_length", "use_cache", "is_first_iteration")
 
@@ -21,19 +24,18 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
     Models and Trainers of this library do this; call it on a `ReformerModelWithLMHead` that is used without them. It
     replaces methods of this instance only, and may be called twice.
 
-    - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None. A training
-      pass draws one number from the global generator for each group of rows, which decides hashes and dropout.
-      `num_hashes` may be passed to a call in evaluation. A missing `config.num_buckets` is set by the number of
-      positions; Transformers sets it by the first text that is read.
+    - Hashes. In evaluation their seeds are `config.hash_seed`, or the index of each layer if it is None; training
+      draws them from the global generator. `num_hashes` may be passed to a call. A missing `config.num_buckets` is set
+      by the number of positions; Transformers sets it by the first text that is read.
     - Lengths. Rows are moved to the left, padded to a multiple of the chunk lengths (in training with axial positions,
       to all of them) and read in groups of one padded length, so that a row is read as it would be alone.
     - Generation reads the whole text at each step. Transformers' cache is refused: its hash layers read the first row
       for all rows, and other positions than without a cache.
-    - Gradients. Layers are trained when embeddings are frozen, too; the backward pass works in evaluation mode, under
-      autocast, with dropout, and after several forward passes. The output bias, which Transformers never adds, is
-      frozen.
-    - Several processes need `find_unused_parameters=False` (Trainers of this library set it) and rows of one padded
-      length, as do sharded weights.
+    - Gradients. Each layer is computed again in the backward pass (`torch.utils.checkpoint`), which holds its input;
+      Transformers computes that input too, backwards, and for it seeds the global generator from the clock, and trains
+      wrongly with frozen embeddings, in evaluation mode, under autocast, with dropout, and after several forward
+      passes. The output bias, which Transformers never adds, is frozen.
+    - Several processes with sharded weights need rows of one padded length.
 
     Layers with hashes are not strictly causal: they cut chunks from a sorted list of all tokens, so later tokens decide
     which of the earlier ones a position reads. Layers with `local` attention are.
@@ -48,22 +50,14 @@ def repair_reformer(model: PreTrainedModel) -> PreTrainedModel:
         if hasattr(module, "lm_head") and hasattr(module, "reformer"):
             module.prepare_inputs_for_generation = partial(_inputs_of_step, module)
             module.lm_head.bias.requires_grad_(False)  # no gradient reaches it, for which DDP would wait
-        if hasattr(module, "encoder") and hasattr(module, "embeddings") and not is_seeded(module.encoder.layers[0]):
-            _repair(module, config)
+        if hasattr(module, "encoder") and hasattr(module, "embeddings") and not hasattr(module, "is_repaired"):
+            module.is_repaired = True
+            _set_num_buckets(module, config)
+            module.forward = partial(_read, module.forward, module)
+            module.encoder.forward = partial(_read_layers, module.encoder)
+            for index, layer in enumerate(module.encoder.layers):
+                _repair_layer(layer, index)
     return model
-
-
-def has_reformer(model: nn.Module) -> bool:
-    """Return whether there is a Reformer in a model."""
-    return any(isinstance(getattr(module, "config", None), ReformerConfig) for module in model.modules())
-
-
-def _repair(reformer: Any, config: ReformerConfig) -> None:
-    _set_num_buckets(reformer, config)
-    for index, layer in enumerate(reformer.encoder.layers):
-        seed_layer(layer, index)
-    reformer.encoder.register_forward_pre_hook(_with_gradient, with_kwargs=True)
-    reformer.forward = partial(_read, reformer.forward, reformer)
 
 
 def _set_num_buckets(reformer: Any, config: Any) -> None:
@@ -79,13 +73,64 @@ def _set_num_buckets(reformer: Any, config: Any) -> None:
         layer.attention.self_attention.num_buckets = config.num_buckets
 
 
-def _with_gradient(encoder: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Give the encoder's input a gradient, without which its reversible layers get none."""
-    hidden = kwargs["hidden_states"]
-    trained = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in encoder.layers.parameters())
-    if trained and not hidden.requires_grad:
-        kwargs = {**kwargs, "hidden_states": hidden.detach().requires_grad_()}
-    return args, kwargs
+class _DrawsFrom(TorchFunctionMode):
+    """Inside, `torch.randn` of this thread draws from a generator."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawn = {"generator": self.generator} if func is torch.randn else {}
+        return func(*args, **(kwargs or {}), **drawn)
+
+
+def _repair_layer(layer: Any, index: int) -> None:
+    layer.forward = partial(_read_layer, layer)
+    attention = layer.attention.self_attention
+    if hasattr(attention, "_hash_vectors"):
+        attention._hash_vectors = partial(_hash, attention._hash_vectors, attention, index, attention.hash_seed)
+        attention.hash_seed = None  # with it, Transformers sets the global seed
+
+
+def _hash(
+    hash_vectors: Callable[..., Tensor], attention: Any, index: int, seed: int | None, vectors: Tensor, *args: Any
+) -> Tensor:
+    if seed is None and attention.training:
+        return hash_vectors(vectors, *args)
+    with _DrawsFrom(torch.Generator(vectors.device).manual_seed(index if seed is None else seed)):
+        return hash_vectors(vectors, *args)
+
+
+def _read_layer(
+    layer: Any, attended: Tensor, hidden: Tensor, mask: Tensor, num_hashes: int | None, attentions: bool
+) -> tuple[Tensor, Tensor, Any]:
+    """Return both streams (batch, time, d) of a reversible layer, and its attention weights."""
+    found = layer.attention(hidden, attention_mask=mask, num_hashes=num_hashes, output_attentions=attentions)
+    attended = attended + found.hidden_states
+    return attended, hidden + layer.feed_forward(attended), found.attention_probs
+
+
+def _read_layers(
+    encoder: Any,
+    hidden_states: Tensor,
+    attention_mask: Tensor,
+    num_hashes: int | None,
+    *,
+    output_hidden_states: bool,
+    output_attentions: bool,
+    **_: Any,
+) -> ReformerEncoderOutput:
+    """Read embeddings (batch, time, d) as `ReformerEncoder.forward` does, with gradients of autograd."""
+    attended, hidden, read, attentions = hidden_states, hidden_states, [hidden_states], []
+    for layer in encoder.layers:
+        call = (attended, hidden, attention_mask, num_hashes, output_attentions)
+        attended, hidden, weights = checkpoint(layer, *call, use_reentrant=False)
+        read.append(hidden)
+        attentions.append(weights)
+    outputs = encoder.layer_norm(torch.cat([attended, hidden], dim=-1))
+    outputs = F.dropout(outputs, encoder.dropout, encoder.training)
+    return ReformerEncoderOutput(outputs, read, attentions, None)
 
 
 def _read(
@@ -110,8 +155,6 @@ def _read(
             "Reformer's cache reads other positions than a call without it; leave out past_buckets_states and give the "
             "whole text"
         )
-    if training and num_hashes not in (None, config.num_hashes):
-        raise ValueError(f"num_hashes must be the configuration's {config.num_hashes} in training, got {num_hashes}")
     given = {"input_ids": input_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
     given = {name: value for name, value in given.items() if value is not None}
     text: Any = given.get("inputs_embeds", input_ids)
@@ -119,35 +162,29 @@ def _read(
         given["position_ids"] = position_ids.expand(text.shape[:2])
     groups = list(row_groups(attention_mask, text, ChunkRule.of(config, training=training)))
     attentions = config.output_attentions if output_attentions is None else output_attentions
-    if attentions and not (len(groups) == 1 and groups[0].as_given):
+    keep = groups[0].keep
+    if attentions and not (keep.shape == text.shape[:2] and keep.all()):
         raise ValueError(
             "output_attentions of a Reformer are those of chunks: give rows of one length, a multiple of the chunk "
             "lengths, or leave it out"
         )
-    outputs: Any = None
+    merged: list[Tensor] = []
     for group in groups:
-        mask = mask_of_call(group.keep, training=training)
-        # each group draws anew; a row of zeros stands for padding, which nothing attends to
-        with own_draws(text.device, training=training):
-            part = forward(
-                **{name: group.take(value) for name, value in given.items()},
-                attention_mask=mask,
-                num_hashes=num_hashes,
-                use_cache=False,
-                output_hidden_states=output_hidden_states,
-                output_attentions=output_attentions,
-                return_dict=True,
-                **kwargs,
-            )
-        if outputs is None:
-            outputs = part
-            empty = [part.last_hidden_state, *(part.hidden_states or ())]
-            merged = [rows.new_zeros(*text.shape[:2], rows.shape[-1]) for rows in empty]
-        rows_of_part = [part.last_hidden_state, *(part.hidden_states or ())]
-        merged = [group.put(batch, rows) for batch, rows in zip(merged, rows_of_part, strict=True)]
-    outputs.last_hidden_state = merged[0]
-    if outputs.hidden_states is not None:
-        outputs.hidden_states = tuple(merged[1:])
+        part = forward(  # a row of zeros stands for padding, which nothing attends to
+            **{name: group.take(value) for name, value in given.items()},
+            attention_mask=group.keep.long(),
+            num_hashes=num_hashes,
+            use_cache=False,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            return_dict=True,
+            **kwargs,
+        )
+        states = [part.last_hidden_state, *(part.hidden_states or ())]
+        merged = merged or [rows.new_zeros(*text.shape[:2], rows.shape[-1]) for rows in states]
+        merged = [group.put(batch, rows) for batch, rows in zip(merged, states, strict=True)]
+    hidden_states: Any = tuple(merged[1:]) or None
+    outputs = ReformerModelOutput(merged[0], hidden_states=hidden_states, attentions=part.attentions)
     wants_dict = config.return_dict if return_dict is None else return_dict
     return outputs if wants_dict else outputs.to_tuple()
 

@@ -55,18 +55,14 @@ class RowGroup:
         rows: (rows,), their indices in the batch.
         order: (rows, width), the position of each token in its row of the batch.
         keep: (rows, length), true at tokens; the length may be larger than the width.
-        as_given: Whether the group is the whole batch, with every token where it was.
     """
 
     rows: Tensor
     order: Tensor
     keep: Tensor
-    as_given: bool
 
     def take(self, batch: Tensor) -> Tensor:
         """Return the rows (rows, length, ...) of a batch (batch, time, ...), with zeros at padding."""
-        if self.as_given:
-            return batch
         rows = batch[self.rows[:, None], self.order]
         missing = self.keep.shape[1] - rows.shape[1]
         padded = F.pad(rows, (0, 0) * (rows.ndim - 2) + (0, missing))
@@ -74,8 +70,6 @@ class RowGroup:
 
     def put(self, batch: Tensor, rows: Tensor) -> Tensor:
         """Return a batch (batch, time, d) in which these rows are (rows, length, d), without their padding."""
-        if self.as_given:
-            return rows
         width = self.order.shape[1]
         kept = rows[:, :width].masked_fill(~self.keep[:, :width, None], 0)
         return batch.index_put((self.rows[:, None], self.order), kept)
@@ -102,5 +96,4 @@ def row_groups(attention_mask: Tensor | None, text: Tensor, rule: ChunkRule) -> 
         rows = torch.tensor(chosen, device=device)
         length = key or max(lengths[row][0] for row in chosen)
         kept = torch.arange(length, device=device) < counts[rows, None]
-        as_given = len(chosen) == num_rows and length == time and bool(keep.all())
-        yield RowGroup(rows, order[rows, : min(length, time)], kept, as_given)
+        yield RowGroup(rows, order[rows, : min(length, time)], kept)

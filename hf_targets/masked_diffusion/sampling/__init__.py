@@ -1,1 +1,39 @@
-"""Sampling from masked diffusion models: the order in which tokens are unmasked, and how they are drawn."""
+"""Sampling from masked diffusion models: the order in which tokens are unmasked, by name, and how they are drawn."""
+
+from dataclasses import fields
+from typing import Any
+
+from hf_targets.masked_diffusion.sampling.ancestral import Ancestral, Cached, FirstHitting
+from hf_targets.masked_diffusion.sampling.ordered import Confidence, EntropyBound
+from hf_targets.masked_diffusion.sampling.sampler import Sampler
+from hf_targets.registry import Registry
+
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler", Sampler)
+"""The samplers by the name that `generate` takes; `SAMPLERS.register("mine", Mine)` adds one."""
+
+SAMPLERS.register("ancestral", Ancestral)
+SAMPLERS.register("cached", Cached)
+SAMPLERS.register("first_hitting", FirstHitting)
+SAMPLERS.register("confidence", Confidence)
+SAMPLERS.register("entropy_bound", EntropyBound)
+
+
+def make_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
+    """Return the sampler with this name and these options; an option that is None has its default.
+
+    Raises:
+        ValueError: If the name is unknown, a value is out of range, or the sampler does not have an option.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(sampler, Sampler):
+        if given:
+            raise ValueError(f"{sampler} has its options already, got {', '.join(given)} beside it; leave them out")
+        return sampler
+    cls = SAMPLERS[sampler]
+    known = [option.name for option in fields(cls)]
+    if unknown := given.keys() - set(known):
+        raise ValueError(
+            f"sampler={sampler!r} has the options {', '.join(known) or 'none'}, got {', '.join(sorted(unknown))}; "
+            "leave it out, or choose another sampler"
+        )
+    return cls(**given)

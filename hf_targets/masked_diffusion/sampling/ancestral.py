@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from hf_targets.masked_diffusion.sampling.canvas import Window
-from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count, rank
+from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count, keys_of, rank
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
 from hf_targets.maths.noise import NoiseSchedule, hitting_times, unmasking_steps
 
@@ -83,9 +83,7 @@ class FirstHitting(Sampler):
         masked = window.masked
         num_masked = masked.sum(dim=1)
         batch, longest, at_once = len(masked), int(num_masked.max()), self.tokens_per_step or 1
-        keys = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
-        keys[masked] = draw.uniforms(int(masked.sum()))  # padding uses none, so it changes nothing
-        order = rank(keys)
+        order = rank(keys_of(masked, draw.uniforms(int(masked.sum()))))  # padding uses none, so it changes nothing
         times = hitting_times(draw.uniforms(batch, longest), num_masked, schedule)
         for first in range(0, longest, at_once):
             where = masked & (order >= first) & (order < first + at_once)

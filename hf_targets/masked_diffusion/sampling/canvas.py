@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.generation.streamers import BaseStreamer
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.inputs import check_ids, check_integers, check_padding
@@ -35,33 +36,6 @@ class MaskedDiffusionGenerationOutput(ModelOutput):
         return (self.num_generated_tokens or 0) / max(self.num_row_evaluations or 0, 1)
 
 
-class Denoiser(Protocol):
-    """A network that predicts the clean tokens of a canvas."""
-
-    def log_probabilities(
-        self,
-        canvas: Int[Tensor, "rows length"],
-        where: Bool[Tensor, "rows length"],
-        *,
-        attention_mask: Int[Tensor, "rows length"] | None,
-        timesteps: Float[Tensor, "rows"],
-    ) -> Float[Tensor, "positions vocab"]:
-        """Return log p(clean token) at the positions where `where` is true, row by row; `where` may be all false."""
-        ...
-
-
-class Streamer(Protocol):
-    """Receives a canvas while it fills."""
-
-    def put(self, canvas: Int[Tensor, "batch length"]) -> None:
-        """Receive the whole canvas, on the CPU, after a change."""
-        ...
-
-    def end(self) -> None:
-        """Receive the end: the canvas will not change again."""
-        ...
-
-
 @dataclass(frozen=True)
 class Canvas:
     """A batch of texts with masked positions to fill.
@@ -76,18 +50,10 @@ class Canvas:
     masked: Bool[Tensor, "batch length"]
     attention_mask: Int[Tensor, "batch length"] | None = None
 
-
-def blank_canvas(batch_size: int, length: int, mask_token_id: int, device: torch.device) -> Canvas:
-    """Return a canvas with all positions masked.
-
-    Raises:
-        ValueError: If `batch_size` or `length` is below 1.
-    """
-    for name, value in (("batch_size", batch_size), ("max_length", length)):
-        if value < 1:
-            raise ValueError(f"{name} must be 1 or more, got {value}")
-    ids = torch.full((batch_size, length), mask_token_id, dtype=torch.long, device=device)
-    return Canvas(ids, torch.ones_like(ids, dtype=torch.bool))
+    def columns(self, start: int, stop: int) -> "Canvas":
+        """Return a view of some columns."""
+        parts = (self.ids, self.masked, self.attention_mask)
+        return Canvas(*(None if part is None else part[:, start:stop] for part in parts))  # pyright: ignore
 
 
 def given_canvas(
@@ -136,27 +102,23 @@ def given_canvas(
     return Canvas(ids, masked, None if keep.all() else keep.long())
 
 
-class Filling:
-    """The canvas of one call of `generate` while it fills, and the counts for its output."""
-
-    def __init__(self, denoiser: Denoiser, canvas: Canvas, streamer: Streamer | None = None) -> None:
-        self.denoiser, self.streamer = denoiser, streamer
-        self.attention_mask = canvas.attention_mask
-        self.ids, self.masked = canvas.ids.clone(), canvas.masked.clone()
-        self.num_evaluations = self.num_row_evaluations = 0
-
-
 class Window:
-    """Some columns of a canvas: the input of the network, and the part that a sampler must fill."""
+    """Some columns of a canvas: the input of the network, and the part that a sampler must fill.
 
-    def __init__(self, filling: Filling, columns: slice) -> None:
-        self._filling = filling
-        self._columns = columns
+    Args:
+        denoise: As `fill_canvas` takes it.
+        canvas: Of these columns, which is filled in place.
+        show: Is called after each change.
+    """
+
+    def __init__(self, denoise: Callable[..., Tensor], canvas: Canvas, show: Callable[[], None]) -> None:
+        self._denoise, self._canvas, self._show = denoise, canvas, show
+        self.num_evaluations = self.num_row_evaluations = 0
 
     @property
     def masked(self) -> Bool[Tensor, "batch length"]:
         """True at the positions that are masked now."""
-        return self._filling.masked[:, self._columns].clone()
+        return self._canvas.masked.clone()
 
     def log_probabilities(
         self,
@@ -171,39 +133,39 @@ class Window:
             times: The time of each row; not used for rows that are not evaluated.
             rows: True at the rows to evaluate: at least one, and all rows of `where`; None: the rows of `where`.
         """
-        filling = self._filling
         rows = where.any(dim=1) if rows is None else rows
-        attention = filling.attention_mask
-        filling.num_evaluations += 1
-        filling.num_row_evaluations += int(rows.sum())
-        return filling.denoiser.log_probabilities(
-            filling.ids[rows, self._columns],
+        attention = self._canvas.attention_mask
+        self.num_evaluations += 1
+        self.num_row_evaluations += int(rows.sum())
+        return self._denoise(
+            self._canvas.ids[rows],
             where[rows],
-            attention_mask=None if attention is None else attention[rows, self._columns],
+            attention_mask=None if attention is None else attention[rows],
             timesteps=times[rows].float(),
         )
 
     def fill(self, where: Bool[Tensor, "batch length"], tokens: Int[Tensor, "positions"]) -> None:
         """Fill masked positions with tokens, row by row."""
-        filling = self._filling
-        filling.ids[:, self._columns][where] = tokens
-        filling.masked[:, self._columns] &= ~where
-        if filling.streamer is not None and len(tokens):
-            filling.streamer.put(filling.ids.to("cpu", copy=True))
+        self._canvas.ids[where] = tokens
+        self._canvas.masked[where] = False
+        if len(tokens):
+            self._show()
 
 
 def fill_canvas(
-    denoiser: Denoiser,
+    denoise: Callable[..., Tensor],
     canvas: Canvas,
     fill: Callable[[Window], None],
     *,
     window: int,
     stride: int | None = None,
-    streamer: Streamer | None = None,
+    streamer: BaseStreamer | None = None,
 ) -> MaskedDiffusionGenerationOutput:
     """Fill the masked positions of a canvas; given tokens do not change.
 
     Args:
+        denoise: The network, `log_probabilities` of a model: takes ids and where to predict (both (rows, length), the
+            latter perhaps all false), `attention_mask` and `timesteps`; returns log p(clean token), (positions, vocab).
         fill: Fills a `Window`, as a sampler does.
         window: Longest input of the network, in tokens. A longer canvas is filled window by window, from left to right.
             Each window starts `stride` tokens after the previous one, whose tokens are then given tokens.
@@ -212,16 +174,22 @@ def fill_canvas(
         ValueError: If the canvas is longer than a window and `stride` is None, or the stride is out of range.
     Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models", semi-autoregressive generation.
     """
-    filling = Filling(denoiser, canvas, streamer)
-    for start in window_starts(canvas.ids.shape[1], window, stride):
-        part = Window(filling, slice(start, start + window))
+    whole = Canvas(canvas.ids.clone(), canvas.masked.clone(), canvas.attention_mask)
+
+    def show() -> None:
+        if streamer is not None:
+            streamer.put(whole.ids.to("cpu", copy=True))
+
+    starts = window_starts(canvas.ids.shape[1], window, stride)
+    parts = [Window(denoise, whole.columns(start, start + window), show) for start in starts]
+    for part in parts:
         if part.masked.any():
             fill(part)
     if streamer is not None:
         streamer.end()
-    assert not filling.masked.any(), "a sampler must fill all masked positions"
-    counts = filling.num_evaluations, filling.num_row_evaluations
-    return MaskedDiffusionGenerationOutput(filling.ids, *counts, int(canvas.masked.sum()))
+    assert not whole.masked.any(), "a sampler must fill all masked positions"
+    counts = (sum(part.num_evaluations for part in parts), sum(part.num_row_evaluations for part in parts))
+    return MaskedDiffusionGenerationOutput(whole.ids, *counts, int(canvas.masked.sum()))
 
 
 def window_starts(length: int, window: int, stride: int | None) -> list[int]:

@@ -1,9 +1,10 @@
-"""The base class of samplers: a frozen dataclass of options, whose `fill` chooses the order of unmasking."""
+"""The base class of samplers, a frozen dataclass of options, and what their orders are made of."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hf_targets.masked_diffusion.sampling.canvas import Window
@@ -30,6 +31,13 @@ def check_count(name: str, value: int | None) -> None:
     """Raise a ValueError if an option is neither None nor an integer of 1 or more."""
     if value is not None and (not isinstance(value, int) or value < 1):
         raise ValueError(f"{name} must be an integer, 1 or more, got {value}; leave it out for the default")
+
+
+def keys_of(masked: Bool[Tensor, "batch length"], values: Float[Tensor, "positions"]) -> Float[Tensor, "batch length"]:
+    """Return a value for each masked position, given row by row, finite in float64; inf at all others."""
+    keys = torch.full(masked.shape, torch.inf, dtype=torch.float64, device=masked.device)
+    keys[masked] = values.double().clamp(max=1e300)
+    return keys
 
 
 def rank(keys: Float[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:

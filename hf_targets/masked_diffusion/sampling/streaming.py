@@ -7,9 +7,10 @@ from typing import Any, TextIO
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
 
 
-class CanvasTrace:
+class CanvasTrace(BaseStreamer):
     """Keeps the canvas (batch, length) after every change.
 
     >>> trace = CanvasTrace()
@@ -21,22 +22,20 @@ class CanvasTrace:
 
     def __init__(self) -> None:
         self.canvases: list[Tensor] = []
-        self.ended = False
 
-    def put(self, canvas: Int[Tensor, "batch length"]) -> None:
+    def put(self, canvas: Int[Tensor, "batch length"]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Keep a canvas."""
         self.canvases.append(canvas)
 
     def end(self) -> None:
-        """Record that the canvas is full."""
-        self.ended = True
+        """Do nothing: the last canvas is full."""
 
     def stacked(self) -> Int[Tensor, "changes batch length"]:
         """Return all canvases in the order of the changes."""
         return torch.stack(self.canvases)
 
 
-class CanvasStreamer:
+class CanvasStreamer(BaseStreamer):
     """Prints one row of a canvas while it fills.
 
     In a terminal it overwrites one line, cut to the width of the terminal, and at the end prints the whole row. In any
@@ -73,7 +72,7 @@ class CanvasStreamer:
         self._file = sys.stdout if file is None else file
         self._last = ""
 
-    def put(self, canvas: Int[Tensor, "batch length"]) -> None:
+    def put(self, canvas: Int[Tensor, "batch length"]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Print the row if its text has changed."""
         text = self._text_of(canvas[self._row].tolist())
         if text != self._last:

@@ -1,6 +1,6 @@
 """Drafts: the tokens that the heads guess after the next token, as a chain or as a tree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +37,8 @@ class Draft:
         depths: Steps from the last known token to each node, the same in all rows.
         exists: False where a row has fewer tokens than the others.
         logits: The logits that the tokens of a chain were sampled from; None if they were not sampled.
+        num_sure: How many of the first tokens of each row the heads are sure of; None: not told.
+        origins: For each row, how many of its first tokens are of heads, and the source of the others; none: all are.
     """
 
     tokens: Int[Tensor, "rows nodes"]
@@ -44,6 +46,8 @@ class Draft:
     depths: list[int]
     exists: Bool[Tensor, "rows nodes"]
     logits: Float[Tensor, "rows nodes vocab"] | None = None
+    num_sure: list[int] | None = None
+    origins: Sequence[tuple[int, str]] = ()
 
     @property
     def is_tree(self) -> bool:
@@ -113,6 +117,47 @@ def draft_chain(
         exists=torch.ones_like(positions, dtype=torch.bool),
         logits=torch.stack(drawn_from, dim=1) if drawn_from else None,
     )
+
+
+def draft_chain_as_text(
+    model: MultiTokenModel,
+    hidden: Float[Tensor, "rows dim"],
+    next_tokens: Int[Tensor, "rows"],
+    count: int,
+    process: Callable[[Tensor, Tensor], Tensor],
+    *,
+    sample: bool,
+    processed: bool,
+    threshold: float | None = None,
+    read: Callable[[Tensor], Tensor] | None = None,
+) -> Draft:
+    """Draft `count` tokens after `next_tokens` with the processors of the text.
+
+    Args:
+        process: Takes the tokens drafted so far (rows, n) and the logits after them (rows, vocab), and returns the
+            logits to draft from.
+        sample: Whether to draw the tokens; else they are the most probable ones.
+        processed: Whether there are processors, which need the logits of all tokens.
+        threshold: Of the probability from which on a head is sure of its token; None: how many are sure is not told.
+        read: As for `draft_chain`.
+    """
+    confidence: list[Tensor] = []
+
+    def choose(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+        if processed or sample:
+            logits = process(drafted, model.whole_logits(logits))
+        if threshold is not None:
+            # the highest probability, not the drawn token's: the draw must not decide which drafts are kept
+            confidence.append(logits.softmax(dim=-1).amax(dim=-1, keepdim=True))
+        if sample:
+            return torch.multinomial(logits.softmax(dim=-1), num_samples=1)[:, 0], logits
+        token = logits.argmax(dim=-1)
+        return token if processed else model.drafted_ids(token), logits
+
+    draft = draft_chain(model, hidden, next_tokens, count, choose, keep_logits=sample, read=read)
+    if threshold is not None and confidence:
+        draft.num_sure = (torch.cat(confidence, dim=1) >= threshold).cumprod(dim=1).sum(dim=1).tolist()
+    return draft
 
 
 def draft_tree(

@@ -3,85 +3,67 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 # (the model also has the methods of GenerationMixin)
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
+from hf_targets.backbones.encoder_decoder import decoder_positions
+from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import RaggedCache
-from hf_targets.multitoken.drafting.chains import ChainDrafter, TextIndex, draft_of
-from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_tree, empty_draft
+from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
+from hf_targets.multitoken.drafting.lookup import Lookup, extended
 from hf_targets.multitoken.drafting.mtp import MtpCache
+from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
 from hf_targets.multitoken.drafting.verification import verify
 from hf_targets.multitoken.model import MultiTokenModel
-
-
-@dataclass
-class DraftCounts:
-    """Running counts; `DraftedGenerationOutput` defines each."""
-
-    num_forward_passes: int = 0
-    num_verifications: int = 0
-    num_drafted_tokens: int = 0
-    num_accepted_tokens: int = 0
 
 
 class DraftingLoop:
     """Generation with drafts from prompts (batch, time) that are padded on the left.
 
     Args:
-        settings: How far to draft.
-        auto: What decides what each pass drafts; None: as the settings say.
-        max_positions: Length in tokens of the longest text that the model can read; None: no limit.
-        sources: Of an encoder-decoder model, the tokens of each row's source, if prompt lookup is to search them.
+        model: One with heads, or any other.
         model_kwargs: Arguments of `forward` that `generate` has prepared, among them the cache.
+        lookup: What is looked up; None: nothing.
+        settings: How far the heads draft; None: not at all.
+        auto: What decides what each pass drafts; None: as the settings say.
     """
 
     def __init__(
         self,
-        model: MultiTokenModel,
+        model: PreTrainedModel,
         input_ids: Tensor,
-        settings: DraftSettings,
-        auto: AutoDrafts | None,
-        *,
-        max_positions: int | None,
+        model_kwargs: dict[str, Any],
+        streamer: BaseStreamer | None,
         processors: LogitsProcessorList,
         criteria: StoppingCriteriaList,
         config: GenerationConfig,
-        streamer: BaseStreamer | None,
-        sources: list[Tensor] | None,
-        model_kwargs: dict[str, Any],
+        lookup: Lookup | None,
+        settings: DraftSettings | None = None,
+        auto: AutoDrafts | None = None,
     ) -> None:
-        self.model, self.settings, self.auto, self.config = model, settings, auto, config
+        self.settings = settings = DraftSettings(0) if settings is None else settings
+        self.model, self.auto, self.config, self.lookup = model, auto, config, lookup
         self.counts = DraftCounts()
-        self._lookup = 0 if auto is not None else config.prompt_lookup_num_tokens or 0
-        self._longest = max_positions
-        scratch = (settings.num_tokens + self._lookup if auto is None else max(auto.num_tokens.values())) + 1
-        self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch, sources=sources)
-        self._drafter = ChainDrafter(
-            model,
-            config,
-            processed=bool(processors),
-            most_probable=auto is not None,
-            after_source=sources is not None,
-        )
-        self._given = PassInputs(model_kwargs, is_encoder_decoder=bool(model.config.is_encoder_decoder))
+        self._heads = model if isinstance(model, MultiTokenModel) else None
+        self._longest = max_positions(model.config)
+        scratch = settings.num_tokens + (0 if lookup is None else lookup.num_tokens) + 1
+        self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch)
+        self._processed = bool(processors)
+        self._given = PassInputs(model, model_kwargs)
         self._active = torch.arange(len(input_ids), device=input_ids.device)
-        self._kind, self._indices = "plain", []
-        if auto is not None:
-            size = config.max_matching_ngram_size or 2
-            self._indices = [TextIndex(text[0].tolist(), size) for text in self._rows.texts(self._active)]
+        self._kind = "plain"
 
-    def run(self, input_ids: Tensor) -> dict[str, Any]:
-        """Generate, and return the fields of the output of `generate`."""
+    def run(self, input_ids: Tensor) -> Any:
+        """Generate, and return the output of `generate`."""
         self._read_prompt(input_ids)
         while len(self._active):
             finished = self._take_verified()
@@ -92,25 +74,29 @@ class DraftingLoop:
         if self._mtp is not None:
             self._mtp.end()
         rows = self._rows
+        if not self.config.return_dict_in_generate:
+            return rows.sequences()
         cache = self._cache.cache if len(input_ids) == 1 else None
-        return {
+        fields = {
             "sequences": rows.sequences(), "scores": rows.scores(), "logits": rows.logits(), "past_key_values": cache,
         }  # fmt: skip
+        return with_counts(fields, self.counts, is_encoder_decoder=self._given.has_source)
 
     def _read_prompt(self, input_ids: Tensor) -> None:
         given = self._given.given
         given["past_key_values"].activate_past_recording()
-        given["output_last_hidden_state"] = True
+        if self._heads is not None:
+            given["output_last_hidden_state"] = True
         outputs = self.model._prefill(input_ids, self.config, given)
         prompt = given.pop("inputs_embeds", input_ids) if not self._given.has_source else input_ids
         mask = self._given.mask
         mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device) if mask is None else mask.bool()
         cache, self._mtp = outputs.past_key_values, None
-        if self.model.config.head == "mtp":
-            drafting = self.model, self.settings.num_tokens
-            self._mtp = MtpCache(cache, mask, *drafting, outputs.last_hidden_state, input_ids)
+        hidden: Any = None if self._heads is None else outputs.last_hidden_state
+        if self._heads is not None and self._heads.config.head == "mtp" and self.settings.num_tokens:
+            self._mtp = MtpCache(cache, mask, self._heads, self.settings.num_tokens, hidden, input_ids)
         self._cache = self._mtp or RaggedCache(cache, mask)
-        self._logits, self._hidden = outputs.logits[:, -1:], outputs.last_hidden_state[:, -1:]
+        self._logits, self._hidden = outputs.logits[:, -1:], None if hidden is None else hidden[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
         self._position = self._given.last_positions(mask)
 
@@ -122,17 +108,17 @@ class DraftingLoop:
         taken, finished = self._rows.append(self._active, found)
         self._cache.keep(found.positions, taken)
         last = found.positions.gather(1, taken[:, None] - 1)
-        self._hidden = self._hidden.take_along_dim(last[..., None], dim=1)[:, 0]
+        if self._hidden is not None:
+            self._hidden = self._hidden.take_along_dim(last[..., None], dim=1)[:, 0]
         self._position = self._position + taken
         if draft.depths:
-            self.counts.num_accepted_tokens += int((taken - 1).sum())
+            self.counts.accept((taken - 1).tolist(), draft.origins)
         if self.auto is not None and self.counts.num_forward_passes:
             self._tell_auto(self.auto, taken)
-        if self.auto is not None:
-            for row, tokens, count in zip(
-                *(part.tolist() for part in (self._active, found.tokens, taken)), strict=True
-            ):
-                self._indices[row].extend(tokens[:count])
+        if self.lookup is not None:
+            new = (part.tolist() for part in (self._active, found.tokens, taken))
+            for row, tokens, count in zip(*new, strict=True):
+                self.lookup.texts[row].extend(tokens[:count])
         self.counts.num_forward_passes += 1
         return finished
 
@@ -147,39 +133,55 @@ class DraftingLoop:
         """Continue without the rows that are finished."""
         if finished.any():
             going = ~finished
-            self._active, self._hidden = self._active[going], self._hidden[going]
-            self._position = self._position[going]
+            self._active, self._position = self._active[going], self._position[going]
+            self._hidden = None if self._hidden is None else self._hidden[going]
             if len(self._active):
                 self._cache.select(going)
                 self._given.select(going)
         self._rows.stream(self._active)
 
     def _make_draft(self) -> Draft:
-        active, rows, branches = self._active, self._rows, self.settings.num_branches
-        asked, matches = self.settings.num_tokens, []
-        if self.auto is not None:
-            matches = [self._indices[row].following(self.auto.num_tokens["lookup"]) for row in active.tolist()]
-            self._kind = self.auto.choose(found=any(matches))
-            asked = self.auto.num_tokens.get(self._kind, 0)
-        count = asked
-        if count:
-            count = min(count, self.config.max_length - int(rows.lengths[active].min()) - 1)  # pyright: ignore
-        if self._longest is not None and count:
+        active, rows, branches, lookup = self._active, self._rows, self.settings.num_branches, self.lookup
+        most = self.config.max_length - int(rows.lengths[active].min()) - 1  # pyright: ignore
+        if self._longest is not None:
             # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
-            room = self._longest - self._cache.length - 1 - self._lookup
-            count = min(count, room)
-            branches = min(branches, room // max(count, 1))
-        if self._kind == "lookup" and count > 0:
-            draft = draft_of([tokens[:count] for tokens in matches], active.device)
-        elif branches > 1:
-            draft = draft_tree(self.model, self._hidden, rows.last_tokens(active), count, branches)
-        else:
-            texts = rows.texts(active) if self._drafter.reads_text else []
-            process = partial(rows.process, active)
-            read = None if self._mtp is None else self._mtp.logits
-            draft = self._drafter.draft(self._hidden, rows.last_tokens(active), count, process, texts, read)
+            room = self._longest - self._cache.length - 1
+            most = min(most, room)
+            branches = min(branches, room // max(min(self.settings.num_tokens, most), 1))
+        asked, found = self.settings.num_tokens, []
+        if self.auto is not None and lookup is not None:
+            found = [lookup.find(row, most) for row in active.tolist()]
+            self._kind = self.auto.choose(found=any(one.tokens for one in found))
+            asked = self.auto.num_tokens.get(self._kind, 0)
+        count = 0 if self._kind == "lookup" else min(asked, most)
+        draft = self._draft_of_heads(count, branches)
+        kept = draft.num_sure or [0] * len(active)
+        if lookup is not None and self.auto is None:
+            sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
+            found = [
+                lookup.find(row, most - len(known), known) for row, known in zip(active.tolist(), sure, strict=True)
+            ]
+        if any(one.tokens for one in found) and (self.auto is None or self._kind == "lookup"):
+            draft = extended(draft, found, kept)
         self._whole = max(draft.depths, default=0) == asked and len(active) == len(rows.lengths)
         return draft
+
+    def _draft_of_heads(self, count: int, branches: int) -> Draft:
+        active, config = self._active, self.config
+        if self._heads is None or self._hidden is None or count < 1:
+            return empty_draft(len(active), active.device)
+        known = self._heads, self._hidden, self._rows.last_tokens(active), count
+        if branches > 1:
+            return draft_tree(*known, branches)
+        threshold = 0.4 if config.assistant_confidence_threshold is None else config.assistant_confidence_threshold
+        return draft_chain_as_text(
+            *known,
+            partial(self._rows.process, active),
+            sample=bool(config.do_sample) and self.auto is None,
+            processed=self._processed,
+            threshold=None if self.lookup is None or self.auto is not None else threshold,
+            read=None if self._mtp is None else self._mtp.logits,
+        )
 
     def _read_draft(self) -> None:
         """Read the last known token of each row and its draft."""
@@ -191,8 +193,11 @@ class DraftingLoop:
             chunk = torch.cat([chunk, draft.tokens], dim=1)
             at = at + torch.tensor([0, *draft.depths], device=chunk.device)
         mask = self._cache.mask_for(draft, self.model.dtype, tree=draft.is_tree)
-        inputs = self._given.of_pass(mask, at, past_key_values=self._cache.cache, logits_to_keep=chunk.shape[1])
-        outputs = self.model(**self.model.prepare_inputs_for_generation(chunk, **inputs), return_dict=True)
-        self._logits, self._hidden = outputs.logits, outputs.last_hidden_state
+        given = self._given
+        inputs = given.of_pass(mask, at, past_key_values=self._cache.cache)
+        with decoder_positions(self.model, at if given.has_source and not given.takes_positions else None):
+            outputs = self.model(**self.model.prepare_inputs_for_generation(chunk, **inputs), return_dict=True)
+        self._logits = outputs.logits
+        self._hidden = None if self._heads is None else outputs.last_hidden_state
         if self._mtp is not None:
-            self._mtp.extend(self._hidden, chunk)
+            self._mtp.extend(outputs.last_hidden_state, chunk)

@@ -1,11 +1,12 @@
 """Rows of a batch that grow by different numbers of tokens: their tokens, stopping, streaming, and arguments."""
 
+import inspect
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
@@ -20,7 +21,6 @@ class Rows:
     Args:
         input_ids: The prompts, padded on the left.
         scratch: Extra columns after `max_length`, for drafted tokens that are not yet part of the text.
-        sources: What the encoder of an encoder-decoder model has read for each row, which prompt lookup searches too.
     """
 
     def __init__(
@@ -32,9 +32,7 @@ class Rows:
         *,
         streamer: BaseStreamer | None,
         scratch: int,
-        sources: list[Int[Tensor, "1 _"]] | None = None,
     ) -> None:
-        self._sources = sources
         batch, prompt_length = input_ids.shape
         self.max_length: int = config.max_length  # pyright: ignore[reportAttributeAccessIssue], generate has set it
         self.ids = input_ids.new_zeros(batch, self.max_length + scratch)
@@ -51,14 +49,6 @@ class Rows:
         recorded = bool(config.return_dict_in_generate)
         self._scores = [[] for _ in range(batch)] if recorded and config.output_scores else None
         self._logits = [[] for _ in range(batch)] if recorded and config.output_logits else None
-
-    def texts(self, rows: Int[Tensor, "rows"]) -> list[Int[Tensor, "1 _"]]:
-        """Return the tokens that each of these rows has so far, after those of its source if there is one."""
-        lengths = self.lengths[rows].tolist()
-        texts = {row: self.ids[row, :length][None] for row, length in zip(rows.tolist(), lengths, strict=True)}
-        if self._sources is not None:
-            texts = {row: torch.cat([self._sources[row], text], dim=1) for row, text in texts.items()}
-        return list(texts.values())
 
     def last_tokens(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "rows"]:
         """Return the last token that each of these rows has so far."""
@@ -171,15 +161,19 @@ class PassInputs:
     """The arguments that `generate` has prepared, for rows that end one after another.
 
     Args:
+        model: With a source or without: the mask and positions of the text are the decoder's, or the model's.
         model_kwargs: Arguments of `forward`, among them the cache.
-        is_encoder_decoder: Whether mask and positions of the text are the decoder's, beside a source.
+
+    Attributes:
+        takes_positions: Whether `forward` takes positions of the text.
     """
 
-    def __init__(self, model_kwargs: dict[str, Any], *, is_encoder_decoder: bool) -> None:
+    def __init__(self, model: PreTrainedModel, model_kwargs: dict[str, Any]) -> None:
         self.given = model_kwargs
-        self.has_source = is_encoder_decoder
-        prefix = "decoder_" if is_encoder_decoder else ""
+        self.has_source = bool(model.config.is_encoder_decoder)
+        prefix = "decoder_" if self.has_source else ""
         self._mask, self._positions = f"{prefix}attention_mask", f"{prefix}position_ids"
+        self.takes_positions = self._positions in inspect.signature(model.forward).parameters
 
     @property
     def mask(self) -> Tensor | None:
@@ -205,17 +199,24 @@ class PassInputs:
 
     def of_pass(self, mask: Tensor | None, positions: Int[Tensor, "rows chunk"], **others: Any) -> dict[str, Any]:
         """Return the arguments of a pass with the mask and the positions of its chunk."""
-        return {**self.given, self._mask: mask, self._positions: positions, **others}
+        given = {**self.given, self._mask: mask, **others}
+        if self.takes_positions:
+            given[self._positions] = positions
+        if "logits_to_keep" in given:  # `generate` puts it there if the model takes it
+            given["logits_to_keep"] = positions.shape[1]
+        return given
 
 
-def sources_of(ids: Tensor | None, mask: Tensor | None) -> list[Int[Tensor, "1 _"]] | None:
-    """Return the tokens of each row's source without padding; None if it has no token ids.
+def tokens_of(ids: Tensor | None, mask: Tensor | None, num_rows: int) -> list[list[int]]:
+    """Return the tokens of each row without padding; none if these are no token ids.
 
     Args:
-        ids: What the encoder has read, (batch, time).
+        ids: What a model or its encoder has read, (batch, time).
         mask: (batch, time), 0 at padding.
+        num_rows: Of the text; a multiple of the batch if several texts are written for each source.
     """
     if ids is None or ids.ndim != 2 or ids.is_floating_point():
-        return None
-    kept = torch.ones_like(ids) if mask is None else mask
-    return [row[keep.bool()][None] for row, keep in zip(ids, kept, strict=True)]
+        return [[] for _ in range(num_rows)]
+    ids = ids.repeat_interleave(num_rows // len(ids), dim=0)
+    kept = torch.ones_like(ids) if mask is None or mask.shape != ids.shape else mask
+    return [row[keep.bool()].tolist() for row, keep in zip(ids, kept, strict=True)]

@@ -1,11 +1,12 @@
 """Texts in which spans of tokens are phrases, and the table of phrases of a batch: prefixes of windows."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
+
+from hf_targets.maths.trie import longest_beginning_with
 
 Phrase = tuple[int, ...]
 MIN_PHRASE_TOKENS = 2  # the static vocabulary has the single tokens
@@ -127,43 +128,27 @@ class PhraseEntries:
         self, windows: Iterable[PhraseWindow], num_rows: int, *, stop_ids: frozenset[int] = frozenset()
     ) -> None:
         self.numbers = {}
-        owners: list[set[int | None]] = []
-        longest: set[Phrase] = set()
+        marks: list[tuple[int | slice, int]] = []
         for window, shortest, row in windows:
             tokens = _cut(window, stop_ids)
             for length in range(max(shortest, MIN_PHRASE_TOKENS), len(tokens) + 1):
                 number = self.numbers.setdefault(tokens[:length], len(self.numbers))
-                if number == len(owners):
-                    owners.append(set())
-                owners[number].add(row)
-                if length == len(tokens):
-                    longest.add(tokens)
-        self.windows = _without_prefixes(longest)
-        self.window_slices = np.zeros((len(self.numbers), 2), np.int64)
-        for index, window in enumerate(self.windows):
-            for length in range(MIN_PHRASE_TOKENS, len(window) + 1):
-                number = self.numbers.get(window[:length])
-                if number is not None:
-                    self.window_slices[number] = index, length
-        self.row_mask = np.zeros((num_rows, len(self.numbers)), bool)
-        for number, rows in enumerate(owners):
-            for row in rows:
-                self.row_mask[slice(None) if row is None else row, number] = True
+                marks.append((slice(None) if row is None else row, number))
+        phrases = list(self.numbers)
+        longest = [phrases[number] for number in longest_beginning_with(phrases)]
+        self.windows = sorted(set(longest))
+        index = {window: number for number, window in enumerate(self.windows)}
+        slices = [(index[window], len(phrase)) for phrase, window in zip(phrases, longest, strict=True)]
+        self.window_slices = np.array(slices, np.int64).reshape(-1, 2)
+        self.row_mask = np.zeros((num_rows, len(phrases)), bool)
+        for rows, number in marks:
+            self.row_mask[rows, number] = True
 
 
 def _cut(tokens: Phrase, stop_ids: frozenset[int]) -> Phrase:
     if stop_ids.isdisjoint(tokens):
         return tokens
     return tokens[: next(index for index, token in enumerate(tokens) if token in stop_ids)]
-
-
-def _without_prefixes(phrases: Iterable[Phrase]) -> list[Phrase]:
-    """Return the phrases that are not a prefix of another phrase.
-
-    In lexicographic order, a phrase comes directly before the phrases that it is a prefix of.
-    """
-    ordered = pairwise([*sorted(phrases), ()])
-    return [phrase for phrase, following in ordered if following[: len(phrase)] != phrase]
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> np.ndarray:

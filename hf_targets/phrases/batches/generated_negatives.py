@@ -10,30 +10,7 @@ from hf_targets.phrases.batches.entries import Phrase, PhrasedText, PhraseWindow
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
 
 _PART_OF_A_CHARACTER = "\ufffd"
-
-
-class Retokenizer:
-    r"""A converter of token ids from one tokenizer to another, for ids in the middle of a text.
-
-    >>> from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
-    >>> lines = ["the cat sat on the mat\n"] * 9
-    >>> words, pieces = word_level_tokenizer(lines), train_bpe_tokenizer(lines, vocab_size=262)
-    >>> [ids] = Retokenizer(words, pieces)([words("cat sat")["input_ids"]])
-    >>> pieces.decode(ids)
-    ' cat sat'
-    """
-
-    def __init__(self, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
-        self.source, self.target = source, target
-
-    def __call__(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the target's ids for the text of each row, up to the first incomplete character."""
-        texts = [text_mid_text(row, self.source).split(_PART_OF_A_CHARACTER)[0] for row in rows]
-        return tokenize_mid_text(texts, self.target)
-
-    def inverse(self) -> "Retokenizer":
-        """Return the converter from the target's ids to the source's."""
-        return Retokenizer(self.target, self.source)
+_MAX_KNOWN = 2**16  # phrases with which the cache is emptied
 
 
 class Generation:
@@ -47,9 +24,8 @@ class Generation:
 
     Args:
         model: A causal language model in evaluation mode.
-        retokenizer: Converts the collator's static ids to the model's; None: both have the same ids.
+        tokenizers: That of the collator's static ids, and the model's own; None: both are one.
         batch_size: Phrases in a forward pass; all of them have the same length, so that none is padded.
-        max_cached: The largest number of phrases in the cache; the oldest are dropped first.
     Raises:
         ValueError: If the model is in training mode.
     Source: Liu et al. 2024, section 2.4, with GPT-2 for GPT-2 and TinyLlama alike.
@@ -59,42 +35,37 @@ class Generation:
         self,
         model: Any,
         *,
-        retokenizer: Retokenizer | None = None,
+        tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None,
         num_successors: int = 2,
         batch_size: int = 256,
-        max_cached: int = 65_536,
     ) -> None:
         if model.training:
             raise ValueError("the model that generates negatives must be in evaluation mode; call eval() on it")
-        self.num_successors = num_successors
-        self.model = model
-        self.retokenizer = retokenizer
+        is_same = tokenizers is None or tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
+        self.model, self.tokenizers, self.num_successors = model, None if is_same else tokenizers, num_successors
         self.batch_size = batch_size
-        self.max_cached = max_cached
-        self._cache: dict[Phrase, Phrase | None] = {}
+        self._known: dict[Phrase, Phrase | None] = {}
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return each phrase with its continuations."""
+        if len(self._known) >= _MAX_KNOWN:
+            self._known = {}
         wanted = dict.fromkeys(phrase for text in texts for phrase in text.phrases)
-        known = {phrase: self._cache[phrase] for phrase in wanted if phrase in self._cache}
-        new = [phrase for phrase in wanted if phrase not in known]
-        prompts = new if self.retokenizer is None else self.retokenizer(new)
+        new = [phrase for phrase in wanted if phrase not in self._known]
+        prompts = new if self.tokenizers is None else _converted(new, *self.tokenizers)
         by_length: dict[int, list[tuple[Phrase, Sequence[int]]]] = {}
         for phrase, prompt in zip(new, prompts, strict=True):
             by_length.setdefault(len(prompt), []).append((phrase, prompt))
-        known |= dict.fromkeys(phrase for phrase, _ in by_length.pop(0, []))  # their prompts are empty
+        self._known |= dict.fromkeys(phrase for phrase, _ in by_length.pop(0, []))  # their prompts are empty
         for pairs in by_length.values():
             for first in range(0, len(pairs), self.batch_size):
                 phrases, group = zip(*pairs[first : first + self.batch_size], strict=True)
-                known |= zip(phrases, self._continued(phrases, group), strict=True)
-        self._cache |= known
-        for phrase in list(self._cache)[: max(len(self._cache) - self.max_cached, 0)]:
-            del self._cache[phrase]
+                self._known |= zip(phrases, self._continued(phrases, group), strict=True)
         return [
             PhraseWindow(continuation, len(phrase) + 1, row)
             for row, text in enumerate(texts)
             for phrase in text.phrases
-            if (continuation := known[phrase]) is not None
+            if (continuation := self._known[phrase]) is not None
         ]
 
     @torch.no_grad()
@@ -105,6 +76,14 @@ class Generation:
         config = GenerationConfig(do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0)
         output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
         successors = output[:, prompts.shape[1] :].tolist()
-        if self.retokenizer is not None:
-            successors = [ids[:count] for ids in self.retokenizer.inverse()(successors)]
+        if self.tokenizers is not None:
+            successors = [ids[:count] for ids in _converted(successors, *reversed(self.tokenizers))]
         return [(*phrase, *ids) if ids else None for phrase, ids in zip(phrases, successors, strict=True)]
+
+
+def _converted(
+    rows: Sequence[Sequence[int]], source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase
+) -> list[list[int]]:
+    """Return the target's ids for the text of each row of the source's, up to the first incomplete character."""
+    texts = [text_mid_text(row, source).split(_PART_OF_A_CHARACTER)[0] for row in rows]
+    return tokenize_mid_text(texts, target)

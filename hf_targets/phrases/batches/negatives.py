@@ -4,9 +4,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from transformers import PreTrainedTokenizerBase
+
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.batches.entries import MIN_PHRASE_TOKENS, Phrase, PhrasedText, PhraseWindow
-from hf_targets.phrases.batches.generated_negatives import Generation, Retokenizer
+from hf_targets.phrases.batches.generated_negatives import Generation
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 
@@ -40,27 +42,25 @@ class Prefixes:
 
 
 class PreBatch:
-    """The phrases of earlier batches, in the table of each row.
+    """The phrases of earlier batches and their prefixes, in the table of each row.
 
     With `DynamicVocabTrainer`, the earlier batches are those of the same epoch and process. Otherwise this object keeps
     the phrases from call to call, in each dataloader worker those of its own batches.
 
     Args:
         num_batches: The number of earlier batches.
-        prefixes: Whether the prefixes of their phrases are negatives too.
     Source: Liu et al. 2024, table 5: one batch, with prefixes.
     """
 
-    def __init__(self, num_batches: int = 1, *, prefixes: bool = True) -> None:
+    def __init__(self, num_batches: int = 1) -> None:
         if num_batches < 1:
             raise ValueError(f"num_batches must be at least 1, got {num_batches}")
         self.num_batches = num_batches
-        self.prefixes = prefixes
         self._batches: deque[list[Phrase]] = deque(maxlen=num_batches)
 
     def without_batches(self) -> "PreBatch":
         """Return a copy that keeps no batch yet."""
-        return PreBatch(self.num_batches, prefixes=self.prefixes)
+        return PreBatch(self.num_batches)
 
     def recall(self, batches: Iterable[Sequence[PhrasedText]]) -> None:
         """Replace the kept phrases by those of these batches, which are given with the oldest first."""
@@ -69,11 +69,7 @@ class PreBatch:
 
     def windows(self, texts: Sequence[PhrasedText]) -> list[PhraseWindow]:
         """Return the kept phrases, and keep those of `texts` for the next call."""
-        windows = [
-            PhraseWindow(phrase, MIN_PHRASE_TOKENS if self.prefixes else len(phrase), None)
-            for batch in self._batches
-            for phrase in batch
-        ]
+        windows = [PhraseWindow(phrase, MIN_PHRASE_TOKENS, None) for batch in self._batches for phrase in batch]
         self._batches.append([phrase for text in texts for phrase in text.phrases])
         return windows
 
@@ -152,7 +148,7 @@ def negatives_by_name(
     num_successors: int = 2,
     corpus_retrieval: CorpusRetrieval | None = None,
     language_model: Any = None,
-    retokenizer: Retokenizer | None = None,
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None,
 ) -> tuple[NegativeStrategy, ...]:
     """Return the sources of negatives with the given names.
 
@@ -161,29 +157,28 @@ def negatives_by_name(
         num_successors: The largest number of tokens after a phrase, for `self_retrieval` and `generation`.
         corpus_retrieval: The index of a support corpus, for `corpus_retrieval`.
         language_model: The model that continues phrases, for `generation`.
-        retokenizer: Converts the collator's ids to the language model's, if these differ.
+        tokenizers: The collator's and the language model's, if these differ.
     Raises:
         ValueError: If a name is unknown, or the index or model of a name is missing.
 
     >>> [type(source).__name__ for source in negatives_by_name(["in_batch", "pre_batch"])]
     ['InBatch', 'PreBatch']
     """
-    known: dict[str, Callable[[], NegativeStrategy] | None] = {
+    given = {"num_successors": num_successors}
+    known: dict[str, Callable[[], NegativeStrategy | None]] = {
         "in_batch": InBatch,
         "pre_batch": PreBatch,
         "prefix": Prefixes,
-        "self_retrieval": lambda: SelfRetrieval(num_successors),
-        "corpus_retrieval": None,
-        "generation": None,
+        "self_retrieval": lambda: SelfRetrieval(**given),
+        "corpus_retrieval": lambda: corpus_retrieval,
+        "generation": lambda: None,
     }
-    if corpus_retrieval is not None:
-        known["corpus_retrieval"] = lambda: corpus_retrieval
     if language_model is not None:
-        known["generation"] = lambda: Generation(language_model, retokenizer=retokenizer, num_successors=num_successors)
+        known["generation"] = lambda: Generation(language_model, tokenizers=tokenizers, **given)
     sources = []
     for name in names:
-        if (make := known.get(name)) is None:
+        if (source := known.get(name, lambda: None)()) is None:
             missing = "needs its argument of negatives_by_name" if name in known else f"is none of {', '.join(known)}"
             raise ValueError(f"negatives {name!r} {missing}")
-        sources.append(make())
+        sources.append(source)
     return tuple(sources)

@@ -43,15 +43,13 @@ class Expansion:
         A phrase id that is not in the row's vocabulary expands to no tokens: beam search also passes continuations of
         probability 0.
         """
-        return [self._expand(row, number, len(ids)) for number, row in enumerate(ids.tolist())]
+        return [self.row(ids, number) for number in range(len(ids))]
 
     def row(self, ids: Tensor, number: int) -> list[int]:
         """Return the tokens of row `number` of ids (rows, time)."""
-        return self._expand(ids[number].tolist(), number, len(ids))
-
-    def _expand(self, row: list[int], number: int, num_rows: int) -> list[int]:
-        vocabulary = self.vocabularies[self.vocabulary(number, num_rows)]
-        return vocabulary.expand([id_ for id_ in row if id_ < vocabulary.vocab_size or id_ in vocabulary])
+        vocabulary = self.vocabularies[self.vocabulary(number, len(ids))]
+        ids_of_row = ids[number].tolist()
+        return vocabulary.expand([id_ for id_ in ids_of_row if id_ < vocabulary.vocab_size or id_ in vocabulary])
 
     def padded(self, rows: list[list[int]], device: torch.device) -> Tensor:
         """Return rows of tokens as one tensor (rows, longest), padded on the left."""
@@ -120,24 +118,20 @@ class PhraseEnd(EosTokenCriteria):
 class MaxNewStaticTokens(StoppingCriteria):
     """A criterion that ends a row with `limit` new tokens or more, counted with phrases expanded.
 
-    `prompt_length` is the number of steps of the prompt (tokens and phrases), padding included.
+    Args:
+        prompt_length: The number of steps of the prompt (tokens and phrases), padding included.
+        pads: Whether rows that are done are padded while others go on, which takes a padding token.
     """
 
-    def __init__(self, limit: int, prompt_length: int, expansion: Expansion) -> None:
-        self.limit = limit
-        self.prompt_length = prompt_length
-        self.expansion = expansion
+    def __init__(self, limit: int, prompt_length: int, expansion: Expansion, *, pads: bool) -> None:
+        self.limit, self.prompt_length, self.expansion = limit, prompt_length, expansion
+        if pads:
+            self.eos_token_id = None  # `generate` pads finished rows if a criterion has this attribute
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Return whether each row is done, (rows,) bool."""
         new = self.expansion.rows(input_ids[:, self.prompt_length :])
         return torch.tensor([len(row) >= self.limit for row in new], device=input_ids.device)
-
-
-class PaddedMaxNewStaticTokens(MaxNewStaticTokens):
-    """The same criterion, if there is a padding token: rows that are done are padded while other rows continue."""
-
-    eos_token_id = None  # `generate` pads finished rows if a criterion has this attribute
 
 
 def phrase_criteria(
@@ -163,6 +157,5 @@ def phrase_criteria(
             counts_steps = isinstance(criterion, MaxLengthCriteria | MaxTimeCriteria)
             wrapped.append(criterion if counts_steps else ExpandedCriteria(criterion, expansion))
     if static_limit is not None:
-        kind = PaddedMaxNewStaticTokens if pads else MaxNewStaticTokens
-        wrapped.append(kind(static_limit, prompt_length, expansion))
+        wrapped.append(MaxNewStaticTokens(static_limit, prompt_length, expansion, pads=pads))
     return StoppingCriteriaList(wrapped)

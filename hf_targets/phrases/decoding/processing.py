@@ -25,8 +25,6 @@ READ_NO_TOKENS = (
     logits_process.EtaLogitsWarper,
     logits_process.LogitNormalization,
     logits_process.InfNanRemoveLogitsProcessor,
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
     logits_process.ForcedBOSTokenLogitsProcessor,
     logits_process.ForcedEOSTokenLogitsProcessor,
     logits_process.ExponentialDecayLengthPenalty,
@@ -67,8 +65,6 @@ class PhraseProcessors(LogitsProcessor):
         for processor in self.processors:
             if isinstance(processor, READ_NO_TOKENS):
                 scores = processor(input_ids, scores)
-                if may_end_inside(processor, self.expansion):
-                    scores = self._without_ends(processor, scores)
                 continue
             rows = self.expansion.rows(input_ids) if rows is None else rows
             if isinstance(processor, _EXTENDED_TO_PHRASES):
@@ -87,18 +83,6 @@ class PhraseProcessors(LogitsProcessor):
             processor.prepared_bias_variables = cast(Tensor, processor.length_1_bias).shape[-1] == scores.shape[-1]
         return processor(texts, scores)
 
-    def _without_ends(self, processor: Any, scores: Tensor) -> Tensor:
-        """Ban the phrases that contain an end token where the processor has banned these tokens."""
-        ends = processor.eos_token_id.tolist()
-        if not scores[:, ends].isneginf().all():
-            return scores
-        rows = []
-        for number in range(len(scores)):
-            vocabulary = self.expansion.vocabularies[self.expansion.vocabulary(number, len(scores))]
-            found = PhraseLookup.of(vocabulary).completing((), [(end,) for end in ends])
-            rows.append(scores[number : number + 1].index_fill(1, self._columns(found, scores), -torch.inf))
-        return torch.cat(rows)
-
     def _processed_row(
         self, processor: LogitsProcessor, number: int, ids: Tensor, rows: list[list[int]], scores: Tensor
     ) -> Tensor:
@@ -110,20 +94,11 @@ class PhraseProcessors(LogitsProcessor):
             marked = given[:, columns]
             marked = torch.where(marked < 0, marked * processor.penalty, marked / processor.penalty)
             return given.index_copy(1, columns, marked)
-        if isinstance(processor, logits_process.SuppressTokensAtBeginLogitsProcessor):
-            at_begin = ids.shape[1] == processor.begin_index
-            tokens = processor.begin_suppress_tokens.tolist() if at_begin else []
-            found = set().union(*(lookup.beginning_with([token]) for token in tokens))
-            return processor(ids, given).index_fill(1, self._columns(found, scores), -torch.inf)
-        changed = self._applied(processor, self.expansion.padded([text], scores.device), given)
-        if isinstance(processor, logits_process.NoRepeatNGramLogitsProcessor):
-            found = lookup.repeating_ngrams(text, processor.ngram_size)
-        elif isinstance(processor, logits_process.NoBadWordsLogitsProcessor):
-            found = lookup.completing(text, processor.sequence_bias)
+        if isinstance(processor, _COUNT_STEPS):
+            changed = processor(ids, given)
         else:
-            assert isinstance(processor, logits_process.SuppressTokensLogitsProcessor)
-            found = lookup.completing(text, [(token,) for token in processor.suppress_tokens.tolist()])
-        return changed.index_fill(1, self._columns(found, scores), -torch.inf)
+            changed = self._applied(processor, self.expansion.padded([text], scores.device), given)
+        return changed.index_fill(1, self._columns(_banned(processor, lookup, text, ids, changed), scores), -torch.inf)
 
     def _tokens(self, text: list[int], scores: Tensor) -> Tensor:
         return torch.tensor(sorted(set(text)), dtype=torch.long, device=scores.device)
@@ -134,13 +109,32 @@ class PhraseProcessors(LogitsProcessor):
         return torch.tensor(known, dtype=torch.long, device=scores.device) + self.vocab_size
 
 
+_LEAST_LENGTHS = (logits_process.MinLengthLogitsProcessor, logits_process.MinNewTokensLengthLogitsProcessor)
+_COUNT_STEPS = (*_LEAST_LENGTHS, logits_process.SuppressTokensAtBeginLogitsProcessor)
 _EXTENDED_TO_PHRASES = (
+    *_COUNT_STEPS,
     logits_process.RepetitionPenaltyLogitsProcessor,
     logits_process.NoRepeatNGramLogitsProcessor,
     logits_process.NoBadWordsLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
-    logits_process.SuppressTokensAtBeginLogitsProcessor,
 )
+
+
+def _banned(processor: Any, lookup: PhraseLookup, text: list[int], ids: Tensor, scores: Tensor) -> set[int]:
+    """Return the slots of the phrases that a processor bans after the tokens of a text, with its scores of tokens."""
+    if isinstance(processor, logits_process.NoRepeatNGramLogitsProcessor):
+        return lookup.repeating_ngrams(text, processor.ngram_size)
+    if isinstance(processor, logits_process.NoBadWordsLogitsProcessor):
+        return lookup.completing(text, processor.sequence_bias)
+    if isinstance(processor, logits_process.SuppressTokensAtBeginLogitsProcessor):
+        tokens = processor.begin_suppress_tokens.tolist() if ids.shape[1] == processor.begin_index else []
+        return set().union(*(lookup.beginning_with([token]) for token in tokens))
+    if isinstance(processor, _LEAST_LENGTHS):
+        ends = processor.eos_token_id.tolist()
+        tokens = ends if scores[:, ends].isneginf().all() else []
+    else:
+        tokens = processor.suppress_tokens.tolist()
+    return lookup.completing(text, [(token,) for token in tokens])
 
 
 def _ignored_steps(processor: logits_process.RepetitionPenaltyLogitsProcessor, number: int, ids: Tensor) -> int:
@@ -151,21 +145,10 @@ def _ignored_steps(processor: logits_process.RepetitionPenaltyLogitsProcessor, n
     return ignored or 0
 
 
-def may_end_inside(processor: LogitsProcessor, expansion: Expansion) -> bool:
-    """Return whether a processor bans end tokens that phrases may contain, as those that are not special."""
-    kinds = (logits_process.MinLengthLogitsProcessor, logits_process.MinNewTokensLengthLogitsProcessor)
-    if not isinstance(processor, kinds):
-        return False
-    ends = set(processor.eos_token_id.tolist())
-    return any(not ends <= vocabulary.special_ids for vocabulary in expansion.vocabularies)
-
-
 def phrase_processors(
     processors: Sequence[LogitsProcessor], expansion: Expansion, vocab_size: int
 ) -> LogitsProcessorList:
     """Return processors for the scores of tokens and phrases, given processors made for tokens."""
-    if all(
-        isinstance(processor, READ_NO_TOKENS) and not may_end_inside(processor, expansion) for processor in processors
-    ):
+    if all(isinstance(processor, READ_NO_TOKENS) for processor in processors):
         return LogitsProcessorList(processors)
     return LogitsProcessorList([PhraseProcessors(processors, expansion, vocab_size)])

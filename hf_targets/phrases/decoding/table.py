@@ -1,5 +1,6 @@
 """The phrases of a call: their embeddings, which of them each row has, and their tokens."""
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -10,18 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_targets.maths.dynamic_losses import phrase_logits, with_ones
+from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.vector_index import VectorIndex
-
-
-class PhraseIndex(VectorIndex):
-    """Inner-product search over the output embeddings of a vocabulary's phrases, for `phrase_index` of `generate`.
-
-    `DynamicVocabForCausalLM.index_phrases` makes one. Number s of the index is slot s of the vocabulary, the phrase
-    with the id V + s. `phrase_fingerprint` of the model is the `fingerprint` that `load` compares.
-    """
-
-    file_name = "phrase_index"
 
 
 class PhraseTable:
@@ -36,8 +28,6 @@ class PhraseTable:
         outputs: (phrases, d), for its output, or (phrases, d + 1) with a bias of each phrase in the last column.
         slots: (R, P), which of these embeddings each slot of each vocabulary has; P is the longest vocabulary's.
         exists: (R, P) bool, false at removed phrases and beyond the end of a shorter vocabulary.
-        index: Finds the best `num_neighbours` phrases instead of a product with all; for one vocabulary.
-        prior: (R, P), added to the logits of `logits`; None: nothing.
     """
 
     def __init__(
@@ -47,15 +37,13 @@ class PhraseTable:
         outputs: Tensor,
         slots: Tensor,
         exists: Tensor,
-        *,
-        index: VectorIndex | None = None,
-        num_neighbours: int = 64,
-        prior: Tensor | None = None,
     ) -> None:
         self.vocabularies = tuple(vocabularies)
         self.vocab_size = self.vocabularies[0].vocab_size
         self.inputs, self.outputs, self.slots, self.exists = inputs, outputs, slots, exists
-        self.index, self.num_neighbours, self.prior = index, num_neighbours, prior
+        self._index: VectorIndex | None = None
+        self._num_neighbours = 0
+        self._prior: Tensor | None = None  # (R, P), added to the logits
         self._were_alive = [vocabulary.arrays()[2] for vocabulary in self.vocabularies]
 
     @property
@@ -94,8 +82,9 @@ class PhraseTable:
             )
         if num_neighbours < 1:
             raise ValueError(f"num_neighbours must be 1 or more, got {num_neighbours}")
-        arrays = (self.inputs, self.outputs, self.slots, self.exists)
-        return PhraseTable(self.vocabularies, *arrays, index=index, num_neighbours=num_neighbours, prior=self.prior)
+        table = copy.copy(self)
+        table._index, table._num_neighbours = index, num_neighbours
+        return table
 
     def with_prior(self, bias: float, length_correction: float) -> "PhraseTable":
         """Return the same table, with a bias added to each phrase's logit, and a correction for each token but one."""
@@ -105,10 +94,8 @@ class PhraseTable:
         for row, vocabulary in zip(prior, self.vocabularies, strict=True):
             lengths = torch.from_numpy(np.diff(vocabulary.arrays()[1]))[: len(row)]
             row[: len(lengths)] = bias + length_correction * (lengths - 1)
-        arrays = (self.inputs, self.outputs, self.slots, self.exists)
-        given: Any = {"index": self.index, "num_neighbours": self.num_neighbours}
-        table = PhraseTable(self.vocabularies, *arrays, **given, prior=prior.to(self.slots.device))
-        table.__dict__["output_rows"] = self.output_rows
+        table = copy.copy(self)
+        table._prior = prior.to(self.slots.device)
         return table
 
     def check_current(self) -> None:
@@ -160,37 +147,24 @@ class PhraseTable:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the phrases' logits (batch, time, P) at hidden states (batch, time, d); -inf where a row has none."""
-        if self.index is not None:
+        if self._index is not None:
             logits = self._searched_logits(hidden)
         elif self.output_rows.ndim == 2:
             logits = phrase_logits(hidden, self.output_rows)
         else:
             grouped = hidden.reshape(len(self.output_rows), -1, hidden.shape[-1])
             logits = phrase_logits(grouped, self.output_rows).reshape(*hidden.shape[:2], -1)
-        if self.prior is not None:
-            logits = logits + self._per_row(self.prior, len(hidden))[:, None].to(logits.dtype)
+        if self._prior is not None:
+            logits = logits + self._per_row(self._prior, len(hidden))[:, None].to(logits.dtype)
         if self._all_exist:
             return logits
         return logits.masked_fill(~self._per_row(self.exists, len(hidden))[:, None], -torch.inf)
 
-    def _check_scores(self, queries: Tensor, scores: Tensor, slots: Tensor) -> None:
-        """Check that the best phrase of each query has the score that it has by this table."""
-        best = self.output_rows[slots[:, 0].clamp(min=0)].float()
-        expected = (queries.float() * best).sum(dim=1)
-        size = queries.float().norm(dim=1) * best.norm(dim=1)
-        if ((expected - scores[:, 0].float()).abs() > 0.01 * size + 1e-6)[slots[:, 0] >= 0].any():
-            raise ValueError(
-                "the index is of other phrases or of another phrase encoder; build it anew with index_phrases"
-            )
-
     def _searched_logits(self, hidden: Tensor) -> Tensor:
-        assert self.index is not None
+        assert self._index is not None
         queries = with_ones(hidden.reshape(-1, hidden.shape[-1]), self.output_rows)
-        scores, slots = self.index.search(queries, self.num_neighbours)
-        if self.index.keeps_vectors:
-            self._check_scores(queries, scores, slots)
-        else:
-            scores = torch.einsum("qd,qkd->qk", queries, self.output_rows[slots.clamp(min=0)].to(queries.dtype))
+        slots = self._index.search(queries, self._num_neighbours)[1]
+        scores = torch.einsum("qd,qkd->qk", queries, self.output_rows[slots.clamp(min=0)].to(queries.dtype))
         logits = hidden.new_full((len(slots), self.num_slots), -torch.inf)
         # a slot of -1 is written to the position of the first found, with its score
         first, best = slots[:, :1].clamp(min=0), scores[:, :1]
@@ -200,7 +174,9 @@ class PhraseTable:
 
 
 def vocabularies_of(phrases: Any) -> list[PhraseVocabulary]:
-    """Return what is one vocabulary, or several, as a list."""
+    """Return what is one vocabulary, several, a feed or a table, as a list of vocabularies."""
+    phrases = phrases.vocabularies if isinstance(phrases, PhraseTable) else phrases
+    phrases = phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases
     vocabularies = [phrases] if isinstance(phrases, PhraseVocabulary) else list(phrases)
     if not vocabularies or not all(isinstance(vocabulary, PhraseVocabulary) for vocabulary in vocabularies):
         kinds = ", ".join(type(vocabulary).__name__ for vocabulary in vocabularies) or "none"

@@ -53,7 +53,10 @@ class ConstituencyPhrases:
         max_tokens: int | None = None,
     ) -> None:
         self.labels, self.max_tokens = frozenset(labels), max_tokens
-        self._pipeline = _load(pipeline) if isinstance(pipeline, str | os.PathLike) else pipeline
+        if isinstance(pipeline, str | os.PathLike):
+            make, kinds = require("stanza", extra="phrases").Pipeline, "tokenize,pos,constituency"
+            pipeline = make("en", dir=os.fspath(pipeline), processors=kinds, download_method=None, verbose=False)
+        self._pipeline: Any = pipeline
 
     @classmethod
     def for_task(cls, task: MiningTask) -> "ConstituencyPhrases":
@@ -98,16 +101,3 @@ def _characters(sentence: Any) -> Iterator[tuple[int | None, int | None]]:
         for index, word in enumerate(token.words, start=1):
             start = token.start_char if index == 1 else word.start_char
             yield start, token.end_char if index == len(token.words) else word.end_char
-
-
-def _load(folder: str | os.PathLike[str]) -> Callable[[str], Any]:
-    stanza = require("stanza", extra="phrases")
-    try:
-        return stanza.Pipeline(
-            "en", dir=os.fspath(folder), processors="tokenize,pos,constituency", download_method=None, verbose=False
-        )
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"{folder} has no models of a stanza pipeline ({error}); write them there with stanza.download('en', "
-            f"model_dir={os.fspath(folder)!r}, processors='tokenize,pos,constituency')"
-        ) from error

@@ -87,13 +87,7 @@ class ForwardMaximumMatching:
         ids = text.ids
         if not text.special_ids.isdisjoint(ids):
             ids = [_BREAK if id_ in text.special_ids else id_ for id_ in ids]
-        spans, start = [], 0
-        while start < len(ids):
-            end = self._trie.longest(ids, start)
-            if end is not None:
-                spans.append((start, end))
-            start = start + 1 if end is None else end
-        return np.array(spans, np.int64).reshape(-1, 2)
+        return np.array(list(self._trie.longest_matches(ids)), np.int64).reshape(-1, 2)
 
 
 def _joined(corpus: Iterable[TokenizedText] | Iterable[Sequence[int]], excluded_ids: Collection[int]) -> np.ndarray:

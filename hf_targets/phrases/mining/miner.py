@@ -70,21 +70,10 @@ class MinedText:
         check_miner(miner)
         text = TokenizedText.from_text(document, tokenizer)
         tokens = np.asarray(miner.spans(text), np.int64).reshape(-1, 2)
-        begins = np.array(_next_characters(document, text.offsets[:, 0].tolist()), np.int64)
-        ends = text.offsets[tokens[:, 1] - 1, 1]
-        starts = np.minimum(begins[tokens[:, 0]], ends)
-        return cls(tuple(text.ids), np.column_stack([tokens, starts, ends]))
-
-
-def _next_characters(document: str, starts: Sequence[int]) -> list[int]:
-    """Return the index of the first character from each of `starts`, ascending, on that is not white space."""
-    found, position = [], 0
-    for start in starts:
-        position = max(position, start)
-        while position < len(document) and document[position].isspace():
-            position += 1
-        found.append(position)
-    return found
+        starts, ends = text.offsets[tokens[:, 0], 0], text.offsets[tokens[:, 1] - 1, 1]
+        phrases = (document[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+        spaces = np.array([len(phrase) - len(phrase.lstrip()) for phrase in phrases], np.int64)
+        return cls(tuple(text.ids), np.column_stack([tokens, starts + spaces, ends]))
 
 
 def sentence_ends(text: str) -> list[int]:

@@ -1,6 +1,5 @@
 """Where the phrases of a text are: windows of its tokens, or of its words."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +12,6 @@ from hf_targets.phrases.mining.miner import MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 _WORD = regex.compile(r"\w+(?:['\u2019.-]\w+)*")
-_QUOTES = ('"', "''", "``")  # the word tokenizer writes any of them as another
 
 
 class TokenNgrams:
@@ -127,41 +125,21 @@ def word_tokenizer() -> Any:
 
 
 def words_of_lines(text: str, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the characters [start, end) of each word, (words, 2), and the number of its line, (words,)."""
+    """Return the characters [start, end) of each word, (words, 2), and the number of its line, (words,).
+
+    Where NLTK cannot tell where the words of a line are, they are its runs without white space.
+    """
     words, lines, line_start = [], [], 0
     for number, line in enumerate(text.splitlines(keepends=True)):
-        spans = [] if line.isspace() else _aligned(tokenizer.tokenize(line), line)
+        spans = [] if line.isspace() else _words_of(line, tokenizer)
         words += [(line_start + start, line_start + end) for start, end in spans]
         lines += [number] * len(spans)
         line_start += len(line)
     return np.array(words, np.int64).reshape(-1, 2), np.array(lines, np.int64)
 
 
-def _aligned(words: list[str], line: str) -> list[tuple[int, int]]:
-    """Return where in `line` its words are, or the runs without white space where that cannot be told.
-
-    The tokenizer's own `span_tokenize` raises on some lines with quotes of several kinds.
-    """
-    spans, position = [], 0
-    for word in words:
-        if line[position : position + 1] == " ":
-            position += 1
-        if not line.startswith(word, position):
-            while line[position : position + 1].isspace():
-                position += 1
-            written = next(
-                (way for way in (word, *_QUOTES * (word in _QUOTES)) if line.startswith(way, position)), None
-            )
-            if written is None:
-                return list(_runs(line))
-            word = written
-        spans.append((position, position := position + len(word)))
-    return spans
-
-
-def _runs(line: str) -> Iterator[tuple[int, int]]:
-    position = 0
-    for word in line.split():
-        start = line.index(word, position)
-        position = start + len(word)
-        yield start, position
+def _words_of(line: str, tokenizer: Any) -> list[tuple[int, int]]:
+    try:
+        return list(tokenizer.span_tokenize(line))
+    except (ValueError, RuntimeError):  # NLTK's, on some lines with quotes of several kinds
+        return [found.span() for found in regex.finditer(r"\S+", line)]

@@ -69,18 +69,8 @@ class SourceTable:
         self._rows = rows[~np.isin(rows[:, 0], np.fromiter(phrases, np.int64))]
 
     def rows(self) -> tuple[list[str], np.ndarray]:
-        """Return the names of the documents, and all sources by phrase, with the index of the document.
-
-        Returns: The names, in the order of their first row, and (sources, 4): phrase, document, start and end.
-        """
-        rows = self._sorted()
-        rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
-        numbers, first, inverse = np.unique(rows[:, 1], return_index=True, return_inverse=True)
-        order = np.argsort(first)  # of the numbers, by their first row
-        names = list(self._documents)
-        renumbered = rows.copy()
-        renumbered[:, 1] = np.argsort(order)[inverse]
-        return [names[number] for number in numbers[order].tolist()], renumbered
+        """Return the names of all documents ever added, and (sources, 4): phrase, index of the name, start and end."""
+        return list(self._documents), self._sorted()
 
     def by_document(self) -> list[np.ndarray]:
         """Return the phrases of each document that has any, by the order of the documents; each may come repeatedly."""

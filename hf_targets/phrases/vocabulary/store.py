@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from operator import index
 from threading import RLock
 from typing import Any, TypeVar
@@ -152,14 +153,19 @@ class PhraseStore:
             self._arrays = arrays
         return arrays
 
+    def keys(self) -> list[bytes]:
+        """Return the `phrase_key` of each slot, removed phrases included."""
+        tokens, offsets, _ = self.arrays()
+        data, edges = tokens.tobytes(), (offsets * tokens.itemsize).tolist()
+        return [data[first:stop] for first, stop in pairwise(edges)]
+
     def keys_by_document(self) -> list[list[bytes]]:
         """Return the `phrase_key`s of each document's phrases, sorted, then those of phrases without a source."""
         with self._lock:
-            (tokens, offsets, alive), found = self.arrays(), self._sources.by_document()
-        data, edges = tokens.tobytes(), (offsets * tokens.itemsize).tolist()
+            (_, _, alive), keys, found = self.arrays(), self.keys(), self._sources.by_document()
         rest = np.setdiff1d(np.flatnonzero(alive) + self.vocab_size, np.concatenate([[0], *found]))
         slots = [(np.unique(ids) - self.vocab_size).tolist() for ids in (*found, rest) if len(ids)]
-        return [sorted(data[edges[slot] : edges[slot + 1]] for slot in some) for some in slots]
+        return [sorted(keys[slot] for slot in some) for some in slots]
 
     def expand(self, ids: TokenIds) -> list[int]:
         """Return `ids` with each phrase replaced by its tokens; ValueError if an id is neither token nor phrase."""
@@ -177,12 +183,11 @@ class PhraseStore:
             with self._lock:
                 trie = self._trie = TokenTrie(map(self.token_ids, self))
         tokens = tuple(integers(token_ids))
-        merged, position = [], 0
-        while position < len(tokens):
-            end = trie.longest(tokens, position)
-            merged.append(tokens[position] if end is None else self._ids[phrase_key(tokens[position:end])])
-            position = position + 1 if end is None else end
-        return merged
+        merged, done = [], 0
+        for start, end in trie.longest_matches(tokens):
+            merged += [*tokens[done:start], self._ids[phrase_key(tokens[start:end])]]
+            done = end
+        return [*merged, *tokens[done:]]
 
     def _append(self, key: bytes, *, is_alive: bool) -> int:
         self._flat.frombytes(key)

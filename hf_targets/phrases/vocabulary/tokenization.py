@@ -8,18 +8,17 @@ from typing import Literal, cast, get_args
 from transformers import PreTrainedTokenizerBase
 
 LeadingSpace = Literal["add", "keep", "both"]
-Normalization = Literal["NFC"] | None
 _ANCHORS = ("\n", ".", "a", "0", "(")  # texts before a phrase; the first that shares no token with it is used
 _NEIGHBOURS = 8  # tokens on either side; a character has at most 4 bytes, so at most 4 tokens
 
 
-def phrase_forms(text: str, leading_space: LeadingSpace, normalization: Normalization) -> list[str]:
-    """Return the one or two forms of a phrase within a text; `PhraseVocabulary.add` explains the settings."""
+def phrase_forms(text: str, leading_space: LeadingSpace) -> list[str]:
+    """Return the one or two forms of a phrase within a text; `PhraseVocabulary.add` explains `leading_space`."""
     if leading_space not in get_args(LeadingSpace):
         raise ValueError(f"leading_space must be one of {get_args(LeadingSpace)}, got {leading_space!r}")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"a phrase must be a text with more than white space, got {text!r}; leave it out")
-    text = text if normalization is None else unicodedata.normalize(normalization, text)
+    text = unicodedata.normalize("NFC", text)
     if text[0].isspace():
         return [text]
     return {"add": [f" {text}"], "keep": [text], "both": [f" {text}", text]}[leading_space]

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import torch
 
-from hf_targets.masked_diffusion.sampling.canvas import Canvas, blank_canvas, fill_canvas, given_canvas
-from hf_targets.masked_diffusion.sampling.samplers import make_sampler
-from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw, Uniforms
+from hf_targets.masked_diffusion.sampling import make_sampler
+from hf_targets.masked_diffusion.sampling.canvas import Canvas, fill_canvas, given_canvas
+from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
 from hf_targets.maths.noise import NoiseSchedule
 
 VOCAB, MASK = 7, 6
@@ -69,17 +69,17 @@ class Reader(Recorder):
 def sample(denoiser, canvas, sampler="ancestral", *, seed=0, window=64, stride=None, streamer=None, **options):
     """Fill a canvas, or a blank one of a shape (batch, length), with a seed."""
     if not isinstance(canvas, Canvas):
-        canvas = blank_canvas(*canvas, MASK, CPU)
+        canvas = canvas_of(torch.zeros(canvas[0], 0).long(), max_length=canvas[1])
     generator = torch.Generator().manual_seed(seed)
-    drawing = {key: options.pop(key) for key in ("temperature", "top_p", "float64") if key in options}
+    drawing = {key: options.pop(key) for key in ("temperature", "top_p") if key in options}
     schedule = NoiseSchedule(options.pop("schedule", "log_linear"))
-    draw = TokenDraw(Uniforms(generator, CPU), MASK, **drawing)
+    draw = TokenDraw(MASK, CPU, generator=generator, **drawing)
     chosen = make_sampler(sampler, **options)
 
     def fill(part):
         chosen.fill(part, draw, schedule)
 
-    return fill_canvas(denoiser, canvas, fill, window=window, stride=stride, streamer=streamer)
+    return fill_canvas(denoiser.log_probabilities, canvas, fill, window=window, stride=stride, streamer=streamer)
 
 
 def canvas_of(ids, attention_mask=None, max_length=None):

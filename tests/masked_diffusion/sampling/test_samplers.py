@@ -2,8 +2,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from hf_targets.masked_diffusion.sampling import make_sampler
 from hf_targets.masked_diffusion.sampling.sampler import Sampler
-from hf_targets.masked_diffusion.sampling.samplers import make_sampler
 from tests.masked_diffusion.models import make_mdlm
 
 

@@ -1,118 +1,95 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
-from transformers import GenerationConfig
 
-from hf_targets.multitoken.drafting.chains import ChainDrafter, PromptLookup, TextIndex, draft_of
-from hf_targets.multitoken.drafting.drafts import Draft
+from hf_targets.multitoken.drafting.drafts import Draft, draft_chain_as_text, empty_draft
+from hf_targets.multitoken.drafting.lookup import MOST, Found, Lookup, SortedTexts, TextIndex, extended
 from hf_targets.multitoken.drafting.verification import verify
 
 VOCAB = 12
 TEXT = [5, 6, 7, 8, 9, 5]
-SURE, UNSURE = 0.9, 0.1
-
-
-def make_config(num_tokens=3, end_tokens=None, **settings):
-    config = GenerationConfig(prompt_lookup_num_tokens=num_tokens, max_length=100, **settings)
-    config._eos_token_tensor = None if end_tokens is None else torch.tensor(end_tokens)
-    return config
+few = st.lists(st.integers(0, 2), max_size=40)
 
 
 def chain(tokens, logits=None):
     tokens = torch.tensor(tokens)
     positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-    return Draft(
-        tokens, positions, list(range(1, tokens.shape[1] + 1)), torch.ones_like(tokens, dtype=torch.bool), logits
-    )
+    exists = torch.ones_like(tokens, dtype=torch.bool)
+    return Draft(tokens, positions, list(range(1, tokens.shape[1] + 1)), exists, logits)
 
 
-def extend(tokens, confidence, texts, logits=None, **config):
-    texts = [torch.tensor([text]) for text in texts]
-    return PromptLookup(make_config(**config)).extend(chain(tokens, logits), torch.tensor(confidence), texts)
+def longest(texts, last):
+    """The longest match of the last tokens, by trying all places."""
+    sizes = [
+        size
+        for text in texts
+        for place in range(1, len(text) + 1)
+        for size in range(1, min(place, len(last), MOST) + 1)
+        if text[place - size : place] == last[-size:]
+    ]
+    return max(sizes, default=0)
 
 
-def extended(tokens, confidence, text=TEXT, **config):
-    """The tokens of one row."""
-    draft = extend([tokens], [confidence], [text], **config)
-    assert draft.exists.all()
-    assert draft.parents.tolist() == [list(range(draft.tokens.shape[1]))]
-    assert draft.depths == list(range(1, draft.tokens.shape[1] + 1))
-    return draft.tokens[0].tolist()
+@given(text=few)
+def test_a_text_finds_the_longest_match_in_itself_however_it_grew_and_of_equals_the_latest(text):
+    index = TextIndex(text[:4])
+    for token in text[4:]:
+        index.extend([token])
+    size, place = index.find(text)
+    expected = longest([text[:-1]], text)
+    assert size == expected and text[place - size : place] == text[-size:][:size]
+    assert not any(text[at - size : at] == text[place - size : place] for at in range(place + 1, len(text)) if size)
 
 
-def test_a_longer_match_is_preferred():
-    text = [2, 3, 1, 3, 4, 2, 3]  # 3 came first before 1; 2 3 as well
-    assert extended([0], [UNSURE], text=[1, 3, 9, *text], num_tokens=1) == [1]
-    assert extended([0], [UNSURE], text=[1, 3, 9, *text], num_tokens=1, max_matching_ngram_size=1) == [9]
+@given(texts=st.lists(few, max_size=4), last=few)
+@example(texts=[[n, *range(14)] for n in (3, 1, 4, 2, 0)], last=[1, *range(14)])
+def test_sorted_texts_find_the_longest_match_and_never_across_two_texts(texts, last):
+    found = SortedTexts(texts)
+    size, place = found.find(last)
+    assert size == longest(texts, last)
+    assert found.tokens[place - size : place].tolist() == last[len(last) - size :]
+    assert -1 not in found.following(place, 9)
 
 
-def test_a_match_ends_before_an_end_token():
-    assert extended([1], [UNSURE], end_tokens=[8]) == [6, 7]
-    assert extended([1], [UNSURE], end_tokens=[6]) == [1]
+def test_a_match_at_the_end_goes_on_as_a_repetition_and_one_before_a_part_ends_there():
+    assert TextIndex([1, 2, 3, 1, 2, 3]).following(3, 7) == [1, 2, 3, 1, 2, 3, 1]
+    assert TextIndex([1, 2, 3, -1, 4]).following(1, 7) == [2, 3]
 
 
-def test_a_word_is_sure_from_the_threshold_on_which_is_four_tenths_by_default():
-    just_below = float(torch.nextafter(torch.tensor(0.4), torch.tensor(0.0)))
-    assert extended([9], [0.4]) == [9, 5, 9]
-    assert extended([9], [just_below]) == [6, 7, 8]
-    assert extended([9], [SURE], assistant_confidence_threshold=0.95) == [6, 7, 8]
-    assert extended([9], [UNSURE], assistant_confidence_threshold=0.0) == [9, 5, 9]
-
-
-def test_a_match_ends_with_the_longest_text_to_which_a_source_does_not_count():
-    config, one = make_config(), chain([[1]])
-    config.max_length = len(TEXT) + 1
-    for after_source, found in ((False, [[1]]), (True, [[6, 7, 8]])):
-        lookup = PromptLookup(config, after_source=after_source)
-        assert lookup.extend(one, torch.tensor([[UNSURE]]), [torch.tensor([TEXT])]).tokens.tolist() == found
-
-
-def test_a_row_may_become_shorter_than_its_draft():
-    assert extended([1, 1, 1], [UNSURE] * 3, num_tokens=1) == [6]
-    logits = torch.randn(1, 3, VOCAB)
-    draft = extend([[1, 1, 1]], [[UNSURE] * 3], [TEXT], logits, num_tokens=1)
-    assert draft.logits.shape == (1, 1, VOCAB)
-
-
-def test_words_found_are_certain_and_drafted_ones_keep_what_they_were_drawn_from():
-    logits = torch.randn(3, 2, VOCAB)
-    tokens, confidence = [[6, 1], [9, 8], [6, 7]], [[SURE, UNSURE], [UNSURE] * 2, [SURE] * 2]
-    draft = extend(tokens, confidence, [TEXT, [1, 2, 3], TEXT], logits)
-    assert draft.logits.shape == (3, 5, VOCAB)
-    for row, kept in enumerate((1, 2, 2)):
-        assert torch.equal(draft.logits[row, :kept], logits[row, :kept])
-        for index in range(kept, int(draft.exists[row].sum())):
-            certain = torch.nn.functional.one_hot(draft.tokens[row, index], VOCAB)
-            assert torch.equal(draft.logits[row, index].softmax(dim=0), certain.float())
-
-
-def follow(known, num_tokens):
-    """The tokens after the first earlier occurrence of the last two tokens, or else of the last one."""
-    for size in (2, 1):
-        for start in range(len(known) - size):
-            if known[start : start + size] == known[-size:]:
-                return known[start + size :][:num_tokens]
-    return []
+def test_a_draft_is_as_long_as_its_match_and_a_match_elsewhere_must_be_two_tokens_longer():
+    rows = [TextIndex([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3])] * 8
+    assert Lookup(9, rows, {}).find(0, 9) == ([4, 5, 6], "text")
+    assert Lookup(2, rows, {}).find(0, 9) == Lookup(9, rows, {}).find(0, 2) == ([4, 5], "text")
+    for num_rows, tokens in ((1, [2, 3, 4]), (8, [2])):  # a row alone has tokens to spare
+        assert Lookup(9, [TextIndex([1, 2, 3, 4, 5, 1])] * num_rows, {}).find(0, 9).tokens == tokens
+    assert Lookup(9, rows, {}, least=4).find(0, 9) == Lookup(9, rows, {}).find(0, 0) == ([], "")
+    for before, source in (([8, 9], "text"), ([7, 8, 9], "others")):
+        others = {"others": SortedTexts([[*before, 1, 2, 3, 0, 0, 0, 0, 0, 0]])}
+        assert Lookup(9, rows, others).find(0, 9).source == source
+        assert Lookup(9, rows, others, in_text=False).find(0, 9).tokens == [0] * (3 + len(before))
+    assert Lookup(9, rows, {}).find(0, 9, sure=[4, 5]).tokens == [6, 7, 8, 9, 1]
 
 
 @given(
-    texts=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=9), min_size=1, max_size=4),
-    data=st.data(),
-    num_tokens=st.integers(1, 4),
-    count=st.integers(1, 3),
+    kept=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    found=st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=4, max_size=4),
 )
-def test_each_row_is_extended_as_if_it_were_alone(texts, data, num_tokens, count):
-    tokens = data.draw(st.lists(st.lists(st.integers(0, 4), min_size=count, max_size=count), min_size=4, max_size=4))
-    sure = data.draw(st.lists(st.integers(0, count), min_size=4, max_size=4))
-    rows = len(texts)
-    confidence = [[SURE] * n + [UNSURE] * (count - n) for n in sure[:rows]]
-    draft = extend(tokens[:rows], confidence, texts, num_tokens=num_tokens)
-    for row, text in enumerate(texts):
-        kept = tokens[row][: sure[row]]
-        match = follow(text + kept, num_tokens)
-        assert draft.tokens[row][draft.exists[row]].tolist() == (kept + match if match else tokens[row])
+def test_found_tokens_follow_those_that_are_kept_and_a_row_without_any_stays(kept, found):
+    tokens = [[7, 8, 9]] * len(kept)
+    found = [Found(one, "text") for one in found[: len(kept)]]
+    logits = torch.randn(len(kept), 3, VOCAB)
+    draft = extended(chain(tokens, logits), found, kept)
+    for row, (sure, one) in enumerate(zip(kept, found, strict=True)):
+        sure = sure if one.tokens else 3
+        assert draft.tokens[row][draft.exists[row]].tolist() == tokens[row][:sure] + one.tokens
+        assert draft.origins[row] == (sure, "text") and torch.equal(draft.logits[row, :sure], logits[row, :sure])
+        for index in range(sure, sure + len(one.tokens)):
+            certain = torch.nn.functional.one_hot(draft.tokens[row, index], VOCAB)
+            assert torch.equal(draft.logits[row, index].softmax(dim=0), certain.float())
+    alone = extended(empty_draft(len(kept), torch.device("cpu")), found, [0] * len(kept))
+    assert alone.logits is None and alone.exists.sum(dim=1).tolist() == [len(one.tokens) for one in found]
 
 
 class Certain:
@@ -136,41 +113,23 @@ class Certain:
         return places
 
 
-def drafts_of(heads, texts, count, **config):
-    texts = [torch.tensor([text]) for text in texts]
-    next_tokens = torch.cat([text[0, -1:] for text in texts])
-    drafter = ChainDrafter(heads, make_config(**config))
-    assert drafter.reads_text
-    return drafter.draft(torch.zeros(len(texts), 1), next_tokens, count, lambda tokens, logits: logits, texts)
+def drafts_of(heads, num_rows, count, threshold=0.4, *, sample=False):
+    known = heads, torch.zeros(num_rows, 1), torch.zeros(num_rows).long(), count, lambda tokens, logits: logits
+    return draft_chain_as_text(*known, sample=sample, processed=False, threshold=threshold)
 
 
-def test_a_drafter_is_as_sure_of_a_word_as_its_head_is():
-    sure, unsure = [0.02] * 6 + [0.9] + [0.02] * 5, [0.08] * 6 + [0.1] + [0.08] * 5
-    assert drafts_of(Certain([sure, unsure]), [TEXT], 2).tokens.tolist() == [[6, 7, 8, 9]]
-    assert drafts_of(Certain([unsure, sure]), [TEXT], 2).tokens.tolist() == [[6, 7, 8]]
-    assert drafts_of(Certain([sure, sure]), [TEXT], 0).tokens.shape == (1, 0)
+def test_a_head_is_sure_of_a_token_from_the_threshold_on_and_none_after_an_unsure_one_counts():
+    sure, unsure = [0.05] * 6 + [0.41] + [0.05] * 5, [0.06] * 6 + [0.39] + [0.05] * 5
+    for heads, num_sure in (([sure, unsure], 1), ([unsure, sure], 0), ([sure, sure], 2)):
+        assert drafts_of(Certain(heads), 1, 2).num_sure == [num_sure]
+    assert drafts_of(Certain([sure, sure]), 1, 2, 0.5).num_sure == [0]
 
 
 @pytest.mark.parametrize("probabilities", [[0.2, 0.8], [0.5, 0.3, 0.2]], ids=str)
 def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabilities):
     num_rows, vocab = 4000, len(probabilities)
-    draft = drafts_of(Certain([probabilities]), [[0, 1, 0]] * num_rows, 1, num_tokens=1, do_sample=True)
+    draft = drafts_of(Certain([probabilities]), num_rows, 1, sample=True)
+    draft = extended(draft, [Found([1], "text")] * num_rows, draft.num_sure)
     logits = torch.zeros(num_rows, draft.tokens.shape[1] + 1, vocab)  # the model itself gives all tokens alike
     first = verify(draft, logits, lambda tokens, logits: logits, sample=True).tokens[:, 0]
     assert stats.chisquare(torch.bincount(first, minlength=vocab).numpy()).pvalue > 1e-3
-
-
-@given(text=st.lists(st.integers(0, 2), min_size=1, max_size=20), size=st.integers(1, 3), count=st.integers(1, 4))
-def test_an_index_finds_what_came_after_the_last_tokens_where_they_stood_last(text, size, count):
-    index = TextIndex(text[:4], size)
-    for token in text[4:]:
-        index.extend([token])
-    starts = [at for at in range(size, len(text)) if text[at - size : at] == text[-size:]]
-    assert index.following(count) == (text[starts[-1] :][:count] if starts else [])
-
-
-def test_found_tokens_of_several_rows_are_a_draft_as_long_as_each_is():
-    draft = draft_of([[5, 6], [], [7]], torch.device("cpu"))
-    assert draft.tokens.shape == (3, 2) and draft.tokens[draft.exists].tolist() == [5, 6, 7]
-    assert draft.exists.sum(dim=1).tolist() == [2, 0, 1]
-    assert (draft.parents.tolist(), draft.depths) == ([[0, 1]] * 3, [1, 2])

@@ -59,7 +59,8 @@ def test_a_processor_may_hold_a_value_for_each_row_of_the_batch(chosen):
     grow(rows, lengths=[6, 8, 7])
     chosen = torch.tensor(chosen)
     logits, tokens = torch.randn(len(chosen), VOCAB), torch.randint(4, VOCAB, (len(chosen), 2))
-    texts = [torch.cat([text, tokens[at : at + 1]], dim=1) for at, text in enumerate(rows.texts(chosen))]
+    known = [rows.ids[row, : rows.lengths[row]][None] for row in chosen.tolist()]
+    texts = [torch.cat([text, tokens[at : at + 1]], dim=1) for at, text in enumerate(known)]
     processed = rows.process(chosen, tokens, logits)
     for at, (row, text) in enumerate(zip(chosen.tolist(), texts, strict=True)):
         alone = RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=int(ignored[row]))

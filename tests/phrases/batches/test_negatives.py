@@ -7,7 +7,6 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.batches.entries import PhrasedText
-from hf_targets.phrases.batches.generated_negatives import Retokenizer
 from hf_targets.phrases.batches.negatives import (
     CorpusRetrieval,
     Generation,
@@ -203,7 +202,7 @@ def test_a_model_with_another_tokenizer_reads_the_text_of_a_phrase_and_writes_te
     lines = ["the cat sat on the mat and saw a dog\n"] * 9
     ours, theirs = train_bpe_tokenizer(lines, vocab_size=290), train_bpe_tokenizer(lines, vocab_size=262)
     model = Writer(theirs, " sat on a mat")
-    source = Generation(model, retokenizer=Retokenizer(ours, theirs), num_successors=num_successors)
+    source = Generation(model, tokenizers=(ours, theirs), num_successors=num_successors)
     phrases = [tuple(ours(text)["input_ids"]) for text in (" the cat", " dog and a mat", " a dog")]
     texts = [PhrasedText((0, *phrase), [(1, 1 + len(phrase))]) for phrase in phrases]
     windows = source.windows(texts)
@@ -217,19 +216,19 @@ def test_a_model_with_another_tokenizer_reads_the_text_of_a_phrase_and_writes_te
 def test_a_phrase_with_a_part_of_a_character_is_not_continued_by_another_tokenizer():
     ours, theirs = (train_bpe_tokenizer(["a cat\n"] * 9, vocab_size=size) for size in (258, 262))
     smile = tuple(ours("🙂")["input_ids"])
-    source = Generation(Writer(theirs, " cat"), retokenizer=Retokenizer(ours, theirs))
+    source = Generation(Writer(theirs, " cat"), tokenizers=(ours, theirs))
     assert source.windows([PhrasedText((0, *smile), [(1, 3)])]) == []
     assert len(source.windows([PhrasedText((0, *smile), [(1, 5)])])) == 1
 
 
-@given(batches=st.lists(TEXTS, min_size=1, max_size=4), num_batches=st.integers(1, 2), with_prefixes=st.booleans())
-def test_pre_batch_has_the_phrases_of_the_batches_before(batches, num_batches, with_prefixes):
-    collate = collator([PreBatch(num_batches, prefixes=with_prefixes)])
+@given(batches=st.lists(TEXTS, min_size=1, max_size=4), num_batches=st.integers(1, 2))
+def test_pre_batch_has_the_phrases_of_the_batches_before(batches, num_batches):
+    collate = collator([PreBatch(num_batches)])
     before = []
     for texts in batches:
         batch = collate(rows_of(texts))
         older = set().union(*before[-num_batches:])
-        older |= prefixes(older) if with_prefixes else set()
+        older |= prefixes(older)
         assert tables(batch) == [phrases | older for phrases in golds(batch)]
         before.append(set().union(*golds(batch)))
 

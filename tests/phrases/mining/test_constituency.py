@@ -80,12 +80,10 @@ def test_only_phrases_of_2_to_max_tokens_with_tokens_of_their_own_are_given():
     assert cut(shared, ConstituencyPhrases(parses())) == []
 
 
-def test_a_pipeline_that_does_not_parse_and_a_folder_without_models_are_refused(tmp_path):
+def test_a_pipeline_that_does_not_parse_is_refused():
     miner = ConstituencyPhrases(lambda text: SimpleNamespace(sentences=[SimpleNamespace(tokens=[])]))
     with pytest.raises(ValueError, match="does not parse"):
         miner.spans(TokenizedText.from_text(SENTENCE, BYTES))
-    with pytest.raises(ValueError, match="no models"):
-        ConstituencyPhrases(tmp_path)
 
 
 TEXT = "The old cat sat on the red mat."

@@ -5,7 +5,7 @@ import pytest
 
 from hf_targets.phrases.batches.collator import PhraseCollator
 from hf_targets.phrases.mining import MINERS
-from hf_targets.phrases.mining.miner import _STOP, MarkablePhrases, MiningTask, _next_characters, sentence_ends
+from hf_targets.phrases.mining.miner import _STOP, MarkablePhrases, MiningTask, sentence_ends
 from hf_targets.phrases.mining.ngrams import TokenNgrams, WordNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from tests.small_tokenizers import BPE
@@ -101,19 +101,3 @@ def test_no_search_for_an_end_of_a_sentence_fails_once_begun_and_so_none_reads_a
     text = part * 20 + "a"
     assert all(_STOP.match(text, place) for place, letter in enumerate(text) if letter in ".!?")
     assert len(sentence_ends(part * 100_000 + "a")) in (0, 99_999, 100_000)
-
-
-class CountedText(str):
-    """A text that counts how often a character of it is read."""
-
-    num_read = 0
-
-    def __getitem__(self, key):
-        self.num_read += 1
-        return super().__getitem__(key)
-
-
-def test_the_first_letters_after_white_space_are_found_in_steps_that_grow_with_the_text():
-    text = CountedText(" " * 200_000 + "a")
-    assert set(_next_characters(text, range(len(text)))) == {200_000}
-    assert text.num_read <= 2 * len(text)

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -57,28 +55,18 @@ def test_another_tokenizer_is_refused(saved):
     assert len({tokenizer_fingerprint(one) for one in (BPE, METASPACE, LEGACY, WORDS, again, other)}) >= 4
 
 
-CHANGES = {
-    "array gone": lambda fields, arrays: arrays.pop("sources"),
-    "setting gone": lambda fields, arrays: fields.pop("documents"),
-    "offset of no token": lambda fields, arrays: arrays["offsets"].__setitem__(-1, 2**40),
-    "no such token": lambda fields, arrays: arrays["tokens"].__setitem__(3, VOCAB),
-    "source of no phrase": lambda fields, arrays: arrays["sources"].__setitem__((0, 0), VOCAB + 1),
-    "source of no document": lambda fields, arrays: arrays["sources"].__setitem__((0, 1), 3),
-}
-
-
-@pytest.mark.parametrize("change", [*CHANGES, "truncated", "deep JSON", "missing"])
-def test_a_file_that_breaks_a_rule_is_refused_by_name(change, saved):
+@pytest.mark.parametrize("change", ["array gone", "another token", "truncated", "missing"])
+def test_a_damaged_file_is_refused_by_name(change, saved):
     with safe_open(saved / FILE, "numpy") as content:
-        fields, arrays = json.loads(content.metadata()["settings"]), load_file(saved / FILE)
-    if change in CHANGES:
-        CHANGES[change](fields, arrays)
-        save_file(arrays, saved / FILE, {"settings": json.dumps(fields)})
-    elif change == "truncated":
+        metadata, arrays = content.metadata(), load_file(saved / FILE)
+    if change == "array gone":
+        arrays.pop("sources")
+    if change == "another token":
+        arrays["tokens"][3] += 1
+    save_file(arrays, saved / FILE, metadata)
+    if change == "truncated":
         (saved / FILE).write_bytes((saved / FILE).read_bytes()[:-40])
-    elif change == "deep JSON":
-        save_file(arrays, saved / FILE, {"settings": "[" * 100_000})
-    else:
+    if change == "missing":
         (saved / FILE).unlink()
     with pytest.raises(ValueError, match=FILE):
         PhraseVocabulary.load(saved, BPE)

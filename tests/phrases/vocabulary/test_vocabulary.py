@@ -135,7 +135,6 @@ def test_another_normalisation_of_a_text_is_the_same_phrase():
     composed, decomposed = "é cat", unicodedata.normalize("NFD", "é cat")
     assert composed != decomposed
     assert len(PhraseVocabulary.from_phrases([composed, decomposed], BPE)) == 1
-    assert len(PhraseVocabulary.from_phrases([composed, decomposed], BPE, normalization=None)) == 2
 
 
 def test_the_sources_of_a_duplicate_are_joined_and_its_id_stays():

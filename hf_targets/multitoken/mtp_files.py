@@ -1,15 +1,17 @@
-"""A model with multi-token prediction in Transformers' own layout, whose `generate(use_mtp=True)` drafts with it."""
+"""Heads of multi-token prediction in the layouts of Transformers (`generate(use_mtp=True)`) and of speculators."""
 
 # pyright: reportAttributeAccessIssue=false
 # (a causal model with heads also has the methods of PreTrainedModel)
 
 import copy
+import json
 import re
 from os import PathLike
 from typing import Any, cast
 
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from hf_targets.backbones.new_parts import check_no_adapters
@@ -26,6 +28,14 @@ class {base}(transformers.{base}):
     # tells Transformers which tensors of the checkpoint belong to those layers
     _keys_to_ignore_on_load_unexpected = [{patterns}]
 '''
+
+_NAMES = {
+    "mtp_block.": "",
+    "enorm.": "token_layernorm.",
+    "hnorm.": "hidden_layernorm.",
+    "eh_proj.": "input_proj.",
+    "post_norm.": "final_layernorm.",
+}
 
 
 def save_native_mtp(model: Any, folder: str | PathLike, **kwargs: Any) -> None:
@@ -90,3 +100,54 @@ def _check_native(backbone: PreTrainedModel, heads: MtpHeads) -> None:
             f"native_mtp=True needs a Transformers that can run these heads on {type(backbone).__name__}{cause}; save "
             "the model without it"
         )
+
+
+def save_for_speculators(model: Any, folder: str | PathLike, *, speculative_tokens: int = 1) -> None:
+    """Write one head of kind "mtp" as a speculator: the `config.json` and `model.safetensors` that speculators loads.
+
+    Embeddings and output matrix are not in the files: speculators takes them from the base model, by its name. Loaded
+    with the classes of speculators 0.9, the head gives the same logits (`recipes/lab/engines/load_speculators.py`); no
+    engine was run.
+
+    Args:
+        model: A `MultiTokenForCausalLM` with `head="mtp"`, `target="embedding"` and `ngram_size=2`, on a Qwen3 that is
+            not trained further.
+        speculative_tokens: The tokens that an engine drafts in a row. The head was trained for the first; for more the
+            engine lets it read its own output.
+    Raises:
+        ValueError: If the head is of another kind, there are several, speculators does not know the backbone, the base
+            model has no name or differs from the backbone, a layer has an adapter, or `speculative_tokens` is below 1.
+    Source: vllm-project/speculators 0.9, speculators/models/mtp.
+    """
+    config, kind = model.config, model.backbone.config.model_type
+    found = config.head, config.target, len(model.heads)
+    if found != ("mtp", "embedding", 1) or config.separate_output_heads or config.draft_vocab_size is not None:
+        raise ValueError(
+            'speculators holds one head with head="mtp", target="embedding", ngram_size=2 and the whole shared output '
+            f"matrix, got {found[2]} with head={found[0]!r} and target={found[1]!r}"
+        )
+    if kind != "qwen3" or speculative_tokens < 1:  # the backbone whose files were loaded with speculators' own classes
+        raise ValueError(
+            f"speculators knows qwen3, of which it drafts 1 token or more, got {kind} and "
+            f"speculative_tokens={speculative_tokens}"
+        )
+    check_no_adapters(model, "speculators loads a head")
+    if not config.base_model_name_or_path:
+        raise ValueError("speculators loads the base model by its name; set model.config.base_model_name_or_path")
+    model._unchanged_base(config)
+    tensors = {}
+    for name, tensor in whole_state_dict(model.heads.layers[0]).items():
+        old = next(old for old in _NAMES if name.startswith(old))
+        tensors[f"mtp_layers.0.{_NAMES[old]}{name.removeprefix(old)}"] = tensor.contiguous()
+    method = {"proposal_type": "greedy", "speculative_tokens": speculative_tokens}
+    verifier = {"name_or_path": config.base_model_name_or_path, "architectures": [type(model.backbone).__name__]}
+    told = {"algorithm": "mtp", "default_proposal_method": "greedy", "proposal_methods": [method], "verifier": verifier}
+    values = {"architectures": ["MTPDraftModel"], "speculators_model_type": "mtp", "speculators_config": told}
+    values |= {"speculators_version": "0.9.0", "num_nextn_predict_layers": 1, "tie_word_embeddings": False}
+    values |= {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "transformer_layer_config": model.backbone.config.to_diff_dict(),
+    }
+    with written_together(folder, "model.safetensors", "config.json") as unfinished:
+        save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})
+        (unfinished / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,167 @@
+"""Drafts without heads, for any model that generates: what followed the same tokens in a text or in documents."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.generation.configuration_utils import GenerationMode
+
+from hf_targets.backbones.weight_access import is_sharded
+from hf_targets.data.tokenization import tokenizer_fingerprint
+from hf_targets.multitoken.drafting.documents import DocumentTexts
+from hf_targets.multitoken.drafting.lookup import MOST, Lookup, SortedTexts, TextIndex
+from hf_targets.multitoken.drafting.loop import DraftingLoop
+from hf_targets.multitoken.drafting.request import check_request
+from hf_targets.multitoken.drafting.rows import PassInputs, tokens_of
+from hf_targets.multitoken.model import MultiTokenModel
+from hf_targets.phrases.vocabulary.store import integers
+from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
+
+
+@dataclass(eq=False)
+class Drafts:
+    """What `draft` returns: a decoding loop for `generate(custom_generate=...)`, for any number of calls.
+
+    Attributes:
+        num_tokens: The most tokens of a draft.
+        in_text: Whether a text is looked up in itself.
+        others: Sources beside a text itself: "answers" (what was written so far, a `TextIndex`), and "documents".
+        vocabulary: Whose phrases these documents are, if they are.
+        most: Tokens to compare.
+    """
+
+    num_tokens: int = 16
+    in_text: bool = True
+    others: dict[str, Any] = field(default_factory=dict)
+    vocabulary: PhraseVocabulary | None = None
+    most: int = MOST
+
+    def spans(self, ids: Sequence[int] | Tensor, *, min_tokens: int = 4, **told: Any) -> list[PhraseSpan]:
+        """Return the characters of the decoded `ids` that stand in the documents, as `PhraseVocabulary.spans` does.
+
+        They are found in the text, whoever wrote it: runs of `min_tokens` tokens or more, or phrases of a vocabulary.
+
+        Args:
+            ids: (time,), such as a row of `generate` without its prompt.
+            told: `skip_special_tokens`, as in `PhraseVocabulary.spans`.
+        """
+        ids = integers(ids)
+        if self.vocabulary is not None:
+            return self.vocabulary.spans(self.vocabulary.merge_phrases(ids), **told)
+        if "documents" not in self.others:
+            raise ValueError("there are no documents that a text may stand in; give some: draft(documents=...)")
+        return self.others["documents"].spans(ids, min_tokens=min_tokens, **told)
+
+    def lookup_for(
+        self, model: Any, input_ids: Tensor, source: Tensor | None, given: Any, *, least: int | None = None
+    ) -> Lookup:
+        """Return the lookup of some rows: in their prompts, and what the encoder has read.
+
+        Args:
+            least: Tokens that must be the same; None: one a row, 4 at most, as a draft lengthens the pass of all.
+        """
+        inputs, rows, config = PassInputs(model, given), len(input_ids), getattr(model, "backbone", model).config
+        documents, size = self.others.get("documents"), config.get_text_config().vocab_size
+        if documents is not None and (highest := documents.tokens.max()) >= size:
+            raise ValueError(f"documents have the token {highest}, and the model {size} tokens; give its own tokenizer")
+        texts = tokens_of(input_ids, inputs.mask, rows)
+        if inputs.has_source and getattr(config, "share_encoder_decoder_embeddings", True):
+            sources = tokens_of(source, given.get("attention_mask"), rows)
+            texts = map(list.__add__, sources, texts)
+        indices = list(map(TextIndex, texts))
+        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 4), self.most)
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: GenerationConfig,
+        inputs_tensor: Tensor | None = None,
+        draft_streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Decode, as `generate` asks its `custom_generate` to; `inputs_tensor` is what an encoder has read."""
+        mode = generation_config.get_generation_mode()
+        if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+            raise ValueError(
+                f"drafts cannot be combined with {mode.value.replace('_', ' ')}; leave out its argument, such as "
+                "num_beams or prompt_lookup_num_tokens"
+            )
+        if is_sharded(model):
+            raise ValueError("drafts take no weights that processes share; decode without them")
+        if draft_streamer is not None:
+            draft_streamer.put(input_ids.cpu())
+        prepared = draft_streamer, logits_processor, stopping_criteria, generation_config
+        if isinstance(model, MultiTokenModel):
+            decode: Any = model._decode_by
+            output = decode(self, input_ids, inputs_tensor, model_kwargs, *prepared)
+        else:
+            check_request(model, input_ids, generation_config, model_kwargs)
+            lookup = self.lookup_for(model, input_ids, inputs_tensor, model_kwargs)
+            output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup).run(input_ids)
+        if "answers" in self.others:
+            sequences = output if isinstance(output, Tensor) else output.sequences
+            for row in sequences[:, input_ids.shape[1] :].tolist():
+                self.others["answers"].extend([*row, -1])
+        return output
+
+
+def draft(
+    *,
+    lookup: bool = True,
+    documents: Mapping[str, str] | Iterable[str] | PhraseVocabulary | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    answers: bool = False,
+    num_tokens: int = 16,
+) -> Drafts:
+    """Return a decoding loop that drafts without heads, for `model.generate(..., custom_generate=draft())`.
+
+    Where the last tokens stood before, the tokens that followed there are drafted, and one pass of the model verifies
+    them all. Of several places the one with the longest match is taken. Greedy text equals that of plain greedy
+    decoding, sampled text has the same distribution. Any causal or encoder-decoder model of Transformers will do, with
+    any number of rows, padding, processors and stopping criteria; a model with heads drafts by both if `draft_tokens`
+    is given too. With `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens
+    by source, and the share of drafted ones.
+
+    >>> import torch
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=1, eos_token_id=None)).eval()
+    >>> asked = {"inputs": torch.tensor([[1, 2, 3, 1, 2, 3]]), "max_new_tokens": 40, "do_sample": False}
+    >>> output = model.generate(**asked, custom_generate=draft(), return_dict_in_generate=True)
+    >>> torch.equal(output.sequences, model.generate(**asked)), output.draft_report["passes"] < 40
+    (True, True)
+
+    Args:
+        lookup: Whether to look in the prompt (of an encoder-decoder model in its source) and in what follows it.
+        documents: Texts, or a mapping of names to texts such as a `DocumentCollection`, to look in, too; or phrases.
+            What stands in them word for word `spans` of the returned object tells of any text.
+        tokenizer: The model's, a fast one; a vocabulary has its own.
+        answers: Whether the object keeps what it writes, to look in at later calls.
+        num_tokens: The most tokens of a draft.
+    Raises:
+        ValueError: If there is nothing to look in, documents come without a tokenizer or have no text. By `generate`,
+            if it is asked for beams, a cache that is not dynamic or keeps a state, attention weights or hidden states.
+    Source: Saxena 2023, "Prompt lookup decoding"; Oliaro et al. 2024, "SuffixDecoding", for answers and documents, with
+        trees of frequencies where this takes the longest match.
+    Related: Transformers passes a `custom_generate` neither `streamer` nor `tokenizer`: give `draft_streamer` to
+        `generate`, and stop strings as `StopStringCriteria`.
+    """
+    if type(num_tokens) is not int or num_tokens < 1:
+        raise ValueError(f"num_tokens must be an integer, 1 or more, got {num_tokens!r}")
+    if not lookup and documents is None and not answers:
+        raise ValueError("drafts need something to look in; give lookup=True, documents or answers=True")
+    others: dict[str, Any] = {"answers": TextIndex()} if answers else {}
+    vocabulary = documents if isinstance(documents, PhraseVocabulary) else None
+    if vocabulary is not None:
+        if tokenizer is not None and tokenizer_fingerprint(tokenizer) != vocabulary.fingerprint:
+            raise ValueError("the vocabulary was made with another tokenizer; make it with the model's")
+        others["documents"] = SortedTexts([vocabulary.token_ids(id_) for id_ in vocabulary])
+    elif documents is not None:
+        if tokenizer is None:
+            raise ValueError("documents need the model's tokenizer; give tokenizer=...")
+        others["documents"] = DocumentTexts(cast(Any, documents), tokenizer)
+    return Drafts(num_tokens, lookup, others, vocabulary)

@@ -1,0 +1,175 @@
+"""Drafts without heads on models as Transformers has them: the same text in fewer passes, and where it stands."""
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BambaConfig,
+    Gemma3TextConfig,
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteriaList,
+)
+
+from hf_targets import PhraseVocabulary, draft
+from tests.multitoken.test_drafting import EndsOnPair, Record
+from tests.small_tokenizers import BPE
+from tests.tiny_backbones import SMALL, left_padded, make_backbone, token_ids
+from tests.tiny_models import WORDS, make_drafting_model, make_sliding_model
+from tests.tiny_seq2seq import make_pair_backbone, pairs
+
+GREEDY = {"do_sample": False, "max_new_tokens": 24, "pad_token_id": 0}
+TOLD = {"return_dict_in_generate": True, **GREEDY}
+SIZE = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "bos_token_id": 0, "eos_token_id": 0}
+
+
+def make_plain(family):
+    if family == "mistral":
+        return make_sliding_model().backbone.double()
+    if family in ("gemma3", "bamba"):
+        torch.manual_seed(0)
+        kinds = ["sliding_attention", "full_attention"]
+        window = {"head_dim": 8, "sliding_window": 6, "layer_types": kinds, "initializer_range": 0.2}
+        state = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "attn_layer_indices": [1]}
+        config = Gemma3TextConfig(**SIZE, **window) if family == "gemma3" else BambaConfig(**SIZE, **state)
+        return AutoModelForCausalLM.from_config(config).eval().double()
+    return (make_pair_backbone if family in ("bart", "t5") else make_backbone)(family).double()
+
+
+def inputs_of(model, rows):
+    if model.config.is_encoder_decoder:
+        return {name: value for name, value in pairs(rows).items() if name != "labels"}
+    ids, mask = left_padded(rows)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neo", "opt", "phi", "mistral", "gemma3", "bart", "t5"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.usefixtures("clear_choices")
+def test_greedy_texts_are_the_plain_ones_and_the_report_adds_up(family, rows):
+    model = make_plain(family)
+    inputs = inputs_of(model, rows)
+    plain = model.generate(**inputs, **GREEDY)
+    output = model.generate(**inputs, custom_generate=draft(), **TOLD)
+    assert torch.equal(output.sequences, plain)
+    report, new = output.draft_report, plain[:, -24:]
+    assert report["tokens"] == int(((new == 0).cumsum(dim=1) - (new == 0).int() == 0).sum())
+    assert report["passes"] == output.num_forward_passes <= 24
+    accepted = report["accepted"].get("text", 0)
+    assert report["share"] == accepted / report["tokens"] and (accepted or rows > 1)
+
+
+def test_processors_criteria_and_a_streamer_act_as_without_drafts():
+    model = make_plain("gpt2")
+    inputs = inputs_of(model, 3)
+    plain = model.generate(**inputs, **GREEDY)
+    told = {
+        "logits_processor": LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.1)]),
+        "stopping_criteria": StoppingCriteriaList([EndsOnPair(plain[:, 10:12])]),
+        **inputs, **GREEDY,
+    }  # fmt: skip
+    expected, got = Record(), Record()
+    text = model.generate(**told, streamer=expected)
+    assert torch.equal(model.generate(**told, custom_generate=draft(), draft_streamer=got), text)
+    tokens = [torch.cat([column.flatten() for column in record.columns]) for record in (expected, got)]
+    assert torch.equal(*tokens) and got.ended == 1
+
+
+def test_a_sampled_row_draws_the_text_of_the_plain_one():
+    model, ids = make_plain("gpt2"), token_ids(1, 5).repeat(1, 3)
+    texts = []
+    for way in ({}, {"custom_generate": draft()}):
+        torch.manual_seed(1)
+        texts.append(model.generate(ids, temperature=0.5, **way, **{**GREEDY, "do_sample": True}))
+    assert torch.equal(*texts)
+
+
+def test_what_it_wrote_before_is_looked_up_if_it_is_kept():
+    model, passes = make_plain("llama"), []
+    for drafts in (draft(lookup=False, answers=True), draft()):
+        outputs = [model.generate(token_ids(3, 7), custom_generate=drafts, **TOLD) for _ in range(2)]
+        assert torch.equal(outputs[0].sequences, outputs[1].sequences)
+        passes.append([output.num_forward_passes for output in outputs])
+    assert passes[0][1] < passes[1][1] == passes[1][0]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_tokens_that_stand_in_documents_are_drafted_and_their_places_told(rows):
+    model = make_plain("llama")
+    inputs = {**inputs_of(model, rows), "suppress_tokens": [47, 48, 49]}  # which stand in no phrase
+    plain = model.generate(**inputs, **GREEDY)
+    text = WORDS.decode(plain[-1, 10:26].tolist())
+    drafts = draft(documents={"other": "w1 w2 w3 w2", "own": f"w3 w3  {text} w3"}, tokenizer=WORDS, lookup=False)
+    output = model.generate(**inputs, custom_generate=drafts, **TOLD)
+    assert torch.equal(output.sequences, plain)
+    assert output.draft_report["accepted"]["documents"] >= 12
+    written = plain[-1, 7:]
+    [span] = [span for span in drafts.spans(written) if len(span.text.split()) > 4]  # others stand there by chance
+    assert WORDS.decode(written)[span.start : span.end].strip() == span.text.strip() == text
+    assert span.sources == (("own", 7, 7 + len(text)),) and span.phrase_id is None
+    drafts = draft(documents={"cat": "The flat cat sat on the mat."}, tokenizer=BPE)
+    [quote] = drafts.spans(BPE.encode("a cat sat on it"), min_tokens=3)
+    assert quote.text == " cat sat on" and quote.sources == (("cat", 9, 19),)  # without the space before it
+    phrases = PhraseVocabulary.from_token_ids([plain[-1, 12:22].tolist()], WORDS, vocab_size=50)
+    drafts = draft(documents=phrases, lookup=False)
+    assert model.generate(**inputs, custom_generate=drafts, **TOLD).draft_report["accepted"]["documents"] >= 5
+    assert [span.phrase_id for span in drafts.spans(written)] == [50]
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"draft_tokens": 3}, {"draft_tokens": "auto"}, {"ensemble_weight": 0.4}], ids=str
+)
+def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
+    model, (ids, mask) = make_drafting_model("llama"), left_padded(1)
+    told = {"attention_mask": mask, "ensemble_weight": asked.get("ensemble_weight"), **TOLD}
+    plain = model.generate(ids, **told).sequences
+    drafts = draft(documents=[WORDS.decode(plain[0, 15:])], tokenizer=WORDS)
+    output = model.generate(ids, custom_generate=drafts, **{**told, **asked})
+    assert torch.equal(output.sequences, plain)
+    assert sum(output.accepted_by_source.values()) == output.num_accepted_tokens
+    if asked.get("draft_tokens") != "auto":
+        assert output.accepted_by_source["documents"] and ("heads" in output.accepted_by_source) == (
+            "draft_tokens" in asked
+        )
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted", "told"),
+    [
+        ("gpt2", {"num_beams": 2}, "beam search"),
+        ("gpt2", {"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens"),
+        ("gpt2", {"cache_implementation": "static"}, "StaticCache"),
+        ("gpt2", {"use_cache": False}, "use_cache=False"),
+        ("gpt2", {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
+        ("bamba", {}, "LinearAttentionLayer"),
+        ("reformer", {}, "DynamicCache"),
+    ],
+)
+def test_what_cannot_be_drafted_is_refused(family, wanted, told):
+    with pytest.raises(ValueError, match=told):
+        make_plain(family).generate(token_ids(1, 8), custom_generate=draft(), **{**GREEDY, **wanted})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"num_tokens": 0}, "num_tokens"),
+        ({"lookup": False}, "something to look in"),
+        ({"documents": ["a b"]}, "tokenizer"),
+        ({"documents": "a b", "tokenizer": WORDS}, "list"),
+        ({"documents": {"a": " "}, "tokenizer": WORDS}, "text"),
+    ],
+)
+def test_wrong_sources_are_told(wanted, told):
+    with pytest.raises(ValueError, match=told):
+        draft(**wanted)
+
+
+def test_documents_of_a_larger_vocabulary_are_told():
+    phrases = PhraseVocabulary.from_token_ids([[3, 46], [2, 7]], WORDS, vocab_size=50)
+    with pytest.raises(ValueError, match="46"):
+        make_backbone("gpt2", vocab_size=40).generate(
+            token_ids(1, 3), custom_generate=draft(documents=phrases), **GREEDY
+        )
+    with pytest.raises(ValueError, match="no documents"):
+        draft().spans([1, 2])
