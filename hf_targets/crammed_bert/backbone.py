@@ -1,7 +1,7 @@
 """The layers of a CrammedBERT without its output matrix: from token ids to hidden states."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.inputs import check_text
+from hf_targets.backbones.inputs import check_kept_ids, check_text
 from hf_targets.backbones.recorded_states import Wanted, recorded_weights
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.crammed_bert.configuration import CrammedBertConfig
@@ -106,6 +106,11 @@ class CrammedBertPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the vocabulary; a ValueError if it would lose the id of padding."""
+        check_kept_ids(self.config, new_num_tokens, "pad_token_id")
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -178,7 +178,9 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         loss = None
         if labels is not None:
             count = (labels != IGNORED).sum().clamp(min=1)  # of classes, of which there may be none
-            loss = self.loss_function(labels, logits, self.config, num_items_in_batch=count)
+            if self.config.problem_type == "multi_label_classification":
+                labels = labels.float()
+            loss = self.loss_function(labels, logits.float(), self.config, num_items_in_batch=count)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

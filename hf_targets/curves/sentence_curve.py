@@ -1,5 +1,7 @@
 """The mapping between embeddings and control points of a sentence curve, with a cache of the matrices it needs."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +40,10 @@ class SentenceCurve(nn.Module):
         self._tables: dict[tuple[torch.dtype, torch.device], Matrices] = {}
         self._lacking: set[int] = set()  # lengths in the table that have no curve
         self._longest = 0  # the longest text for which the norm of the inverse was checked
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the matrices out of copies and pickles: they are made again."""
+        return {**super().__getstate__(), "_kept": {}, "_tables": {}, "_lacking": set(), "_longest": 0}
 
     def num_control_points(self, length: int) -> int:
         """Return N, the number of control points of a text of `length` tokens."""

@@ -211,7 +211,9 @@ def perplexity_bound(
     noise = EvaluationNoise(model, len(rows), num_draws=num_draws, seed=seed)
     nelbos, num_tokens = torch.zeros(len(rows), num_draws, dtype=torch.float64), 0
     with without_dropout(model), progress(len(rows), "measuring the bound", unit="row") as bar:
-        for indices in by_length([len(row["input_ids"]) for row in rows], batch_size):
+        read = [index for index, row in enumerate(rows) if any(row.get("attention_mask", row["input_ids"]))]
+        for some in by_length([len(rows[index]["input_ids"]) for index in read], batch_size):
+            indices = [read[number] for number in some]
             batch = collate([rows[index] for index in indices])
             labels = without_padding(batch["labels"], batch["attention_mask"])
             num_tokens += int(batch[NUM_TOKENS].sum() if NUM_TOKENS in batch else (labels != IGNORED).sum())

@@ -71,7 +71,7 @@ class Drafts:
             sources = tokens_of(source, given.get("attention_mask"), rows)
             texts = map(list.__add__, sources, texts)
         indices = list(map(TextIndex, texts))
-        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 4), self.most)
+        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 4), self.most, size)
 
     def __call__(
         self,
@@ -105,8 +105,11 @@ class Drafts:
             output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup).run(input_ids)
         if "answers" in self.others:
             sequences = output if isinstance(output, Tensor) else output.sequences
+            told: Any = generation_config._eos_token_tensor
+            ends = set() if told is None else {*told.tolist()}
             for row in sequences[:, input_ids.shape[1] :].tolist():
-                self.others["answers"].extend([*row, -1])
+                stop = next((at + 1 for at, token in enumerate(row) if token in ends), len(row))  # padding follows
+                self.others["answers"].extend([*row[:stop], -1])
         return output
 
 
@@ -123,9 +126,9 @@ def draft(
     Where the last tokens stood before, the tokens that followed there are drafted, and one pass of the model verifies
     them all. Of several places the one with the longest match is taken. Greedy text equals that of plain greedy
     decoding, sampled text has the same distribution. Any causal or encoder-decoder model of Transformers will do, with
-    any number of rows, padding, processors and stopping criteria; a model with heads drafts by both if `draft_tokens`
-    is given too. With `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens
-    by source, and the share of drafted ones.
+    any number of rows, padding, processors and stopping criteria, but for those that keep a state or have several kinds
+    of positions; a model with heads drafts by both if `draft_tokens` is given too. With `return_dict_in_generate=True`
+    the output has a `draft_report`: passes, tokens, accepted tokens by source, and the share of drafted ones.
 
     >>> import torch
     >>> from transformers import GPT2Config, GPT2LMHeadModel

@@ -307,7 +307,7 @@ class HeadsGenerationMixin(GenerationMixin):
         if drafting.num_branches == 1:
             return drafting
         if looks_up:
-            raise ValueError("prompt lookup extends a chain; give draft_branches=1, or leave it out")
+            raise ValueError("drafts from texts extend a chain; give draft_branches=1, or leave it out")
         if ensemble_weight or self.config.head == "mtp":
             why = 'an ensemble, and heads with head="mtp", read only one path'
         elif not takes_tree_mask(self.backbone):

@@ -32,6 +32,9 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0], metadata={"help": "Must be 0 alone: a masked model has no ensemble."}
     )
+    temperatures: list[float] = field(
+        default_factory=list, metadata={"help": "As for causal models; none, as there is no ensemble to compare with."}
+    )
 
     def __post_init__(self) -> None:
         check_share(self.mask_share)

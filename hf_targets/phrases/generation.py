@@ -149,6 +149,9 @@ class PhraseGenerationMixin(GenerationMixin):
             if not steps and not length:
                 asked = "max_new_static_tokens"
             if phrases is None or asked == "max_new_static_tokens":  # a step adds a token or more
+                if length and not steps:
+                    prompts = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+                    steps = max(length - next((one.shape[1] for one in prompts if one is not None), 1), 1)
                 steps = min(max_new_static_tokens, steps or max_new_static_tokens)
                 kwargs, generation_config = _with_steps(steps, kwargs, generation_config)
         check_room(self.backbone, inputs, kwargs, generation_config, self.generation_config, asked=asked)

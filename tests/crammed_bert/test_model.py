@@ -180,3 +180,12 @@ def test_the_kind_of_labels_chooses_the_loss(problem):
 def test_a_wrong_field_is_told(field):
     with pytest.raises(ValueError, match=next(iter(field))):
         CrammedBertConfig(**{**SIZES, **field})
+
+
+def test_several_classes_of_a_text_are_learnt_from_whole_numbers():
+    model = make_crammed_bert(classifier=True, problem_type="multi_label_classification")
+    labels = torch.tensor([[1, 0], [1, 1]])
+    for dtype in (torch.float32, torch.bfloat16):
+        output = model.to(dtype)(token_ids(2, 6), labels=labels)
+        expected = F.binary_cross_entropy_with_logits(output.logits.float(), labels.float())
+        torch.testing.assert_close(output.loss, expected)

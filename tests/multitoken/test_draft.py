@@ -11,11 +11,11 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from hf_targets import PhraseVocabulary, draft
+from hf_targets import PhraseVocabulary, RetroForCausalLM, draft
 from tests.multitoken.test_drafting import EndsOnPair, Record
 from tests.small_tokenizers import BPE
 from tests.tiny_backbones import SMALL, left_padded, make_backbone, token_ids
-from tests.tiny_models import WORDS, make_drafting_model, make_sliding_model
+from tests.tiny_models import WORDS, make_any, make_drafting_model, make_sliding_model, make_vocabulary
 from tests.tiny_seq2seq import make_pair_backbone, pairs
 
 GREEDY = {"do_sample": False, "max_new_tokens": 24, "pad_token_id": 0}
@@ -73,6 +73,26 @@ def test_processors_criteria_and_a_streamer_act_as_without_drafts():
     assert torch.equal(model.generate(**told, custom_generate=draft(), draft_streamer=got), text)
     tokens = [torch.cat([column.flatten() for column in record.columns]) for record in (expected, got)]
     assert torch.equal(*tokens) and got.ended == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_each_pass_goes_on_with_the_last_token_type(rows):
+    model, (ids, mask) = make_plain("gpt2"), left_padded(rows)
+    told = {"attention_mask": mask, "token_type_ids": token_ids(*ids.shape, seed=5) % 3, **GREEDY}
+    assert torch.equal(model.generate(ids, custom_generate=draft(), **told), model.generate(ids, **told))
+
+
+def test_answers_end_at_their_end_tokens_and_a_smaller_model_gets_no_other_tokens():
+    large, drafts = make_plain("llama"), draft(lookup=False, answers=True)
+    first = large.generate(token_ids(1, 7), **GREEDY)[0, 7:]
+    stop = first.tolist().index(int(first[4])) + 1
+    end = {"eos_token_id": int(first[4])}
+    large.generate(token_ids(2, 7), custom_generate=drafts, **{**GREEDY, **end})
+    assert drafts.others["answers"].tokens[: stop + 1] == [*first[:stop].tolist(), -1]
+    ids, most = token_ids(1, 3), int(first.max())
+    drafts.others["answers"].extend([*ids[0].tolist(), most] * 3)
+    small = make_backbone("gpt2", vocab_size=most).double()
+    assert torch.equal(small.generate(ids, custom_generate=drafts, **GREEDY), small.generate(ids, **GREEDY))
 
 
 def test_a_sampled_row_draws_the_text_of_the_plain_one():
@@ -163,6 +183,14 @@ def test_what_cannot_be_drafted_is_refused(family, wanted, told):
 def test_wrong_sources_are_told(wanted, told):
     with pytest.raises(ValueError, match=told):
         draft(**wanted)
+
+
+def test_phrases_and_passages_that_read_the_whole_text_are_refused():
+    retro = RetroForCausalLM.from_base(make_backbone("llama"), layers=[1], chunk_length=4, neighbor_length=4)
+    passages = {"retrieve": lambda chunks: [[] for _ in chunks]}
+    for model, told in ((make_any("gpt2", "phrases"), {"phrases": make_vocabulary()}), (retro, passages)):
+        with pytest.raises(ValueError, match=next(iter(told))):
+            model.generate(token_ids(1, 8), custom_generate=draft(), **told, **GREEDY)
 
 
 def test_documents_of_a_larger_vocabulary_are_told():

@@ -146,6 +146,8 @@ def test_a_text_may_fill_all_positions_and_its_last_step_takes_none(family, phra
     model, prompt = make_phrase_model(family), token_ids(1, 60)
     for limit in ({"max_new_tokens": 5}, {"max_length": 65}, {"max_new_static_tokens": 30, "max_new_tokens": 5}):
         assert model.generate(prompt, phrases=phrases, **limit, **PLAIN).shape[1] <= 65
+    limit = {"max_length": 65, "max_new_static_tokens": 30}
+    assert model.generate(prompt, phrases=phrases, **limit, **PLAIN).shape[1] <= 65
     for limit in ({"max_new_tokens": 6}, {"max_length": 66}, {"max_new_static_tokens": 6}):
         with pytest.raises(ValueError, match=f"64 positions.*lower {next(iter(limit))}"):
             model.generate(prompt, phrases=phrases, **limit, **PLAIN)

@@ -126,8 +126,10 @@ def _read_layers(
     for layer in encoder.layers:
         call = (attended, hidden, attention_mask, num_hashes, output_attentions)
         attended, hidden, weights = checkpoint(layer, *call, use_reentrant=False)
-        read.append(hidden)
-        attentions.append(weights)
+        if output_hidden_states:
+            read.append(hidden)
+        if output_attentions:
+            attentions.append(weights)
     outputs = encoder.layer_norm(torch.cat([attended, hidden], dim=-1))
     outputs = F.dropout(outputs, encoder.dropout, encoder.training)
     return ReformerEncoderOutput(outputs, read, attentions, None)

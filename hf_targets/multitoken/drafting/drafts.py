@@ -1,4 +1,4 @@
-"""Drafts: the tokens that the heads guess after the next token, as a chain or as a tree."""
+"""Drafts: the tokens that heads guess, or that were found in a text, after the next token; a chain or a tree."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

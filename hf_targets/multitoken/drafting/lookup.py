@@ -131,6 +131,7 @@ class Lookup:
         in_text: Whether a row is looked up in itself too.
         least: Tokens that must be the same.
         most: Tokens to compare, at most `MOST`.
+        size: Tokens of the model; a draft ends before one that it has not.
     """
 
     num_tokens: int
@@ -139,6 +140,7 @@ class Lookup:
     in_text: bool = True
     least: int = 1
     most: int = MOST
+    size: int = sys.maxsize
 
     def find(self, row: int, most: int, sure: Sequence[int] = ()) -> Found:
         """Return up to `most` tokens to draft after those of a row and some that are `sure`."""
@@ -152,7 +154,9 @@ class Lookup:
                 best, worth = (length, place, name), length - _FARTHER * (name != "text")
         length, place, name = best
         most = min(most, self.num_tokens, max(length, _FREE // len(self.texts)))
-        return Found(sources[name].following(place, most), name) if length and most > 0 else Found([], "")
+        tokens = sources[name].following(place, most) if length and most > 0 else []
+        tokens = tokens[: next((at for at, token in enumerate(tokens) if token >= self.size), most)]
+        return Found(tokens, name if tokens else "")
 
 
 def extended(draft: Draft, found: Sequence[Found], kept: Sequence[int]) -> Draft:

@@ -58,7 +58,7 @@ class _Counted:
 
 @dataclass
 class DraftedGenerationOutput(_Counted, GenerateDecoderOnlyOutput):
-    """The output of `generate(draft_tokens=..., return_dict_in_generate=True)`.
+    """The output of `generate(..., return_dict_in_generate=True)` with `draft_tokens`, or by `draft()`.
 
     Every verification yields one token that was not drafted, the "bonus" token. It is not counted as accepted.
 

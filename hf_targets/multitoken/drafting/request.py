@@ -29,7 +29,12 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
     told["guidance_scale"] = None if config.guidance_scale == 1 else config.guidance_scale
     for name in (name for name, value in told.items() if value):
         raise ValueError(f"{name} cannot be combined with drafts; leave out one of them")
+    for name, what in (("phrases", "phrases"), ("written", "retrieve")):
+        if given.get(name) is not None:  # they read the whole text at each step
+            raise ValueError(f"{what} cannot be combined with drafts; leave out one of them")
     inputs, backbone = PassInputs(model, given), getattr(model, "backbone", model)
+    if (positions := inputs.positions) is not None and positions.ndim != 2:
+        raise ValueError(f"drafts take positions (batch, time), and {type(model).__name__} has several of each token")
     is_pair, batch, length = inputs.has_source, *input_ids.shape
     embeds = None if is_pair else given.get("inputs_embeds")
     length = length if embeds is None else embeds.shape[1]

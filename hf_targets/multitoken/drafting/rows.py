@@ -180,16 +180,24 @@ class PassInputs:
         """The mask of the text, (batch, time); None if nothing is padded."""
         return self.given.get(self._mask)
 
+    @property
+    def positions(self) -> Tensor | None:
+        """The positions of the text, (batch, time), as `generate` has prepared them."""
+        return self.given.get(self._positions)
+
     def last_positions(self, mask: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch"]:
         """Return the position of each row's last token; a decoder counts places, and a causal model tokens."""
         if self.has_source:
             return torch.full((len(mask),), mask.shape[1] - 1, device=mask.device)
-        positions = self.given.get(self._positions)
-        return mask.sum(dim=1) - 1 if positions is None else positions[:, -1].expand(len(mask))
+        return mask.sum(dim=1) - 1 if self.positions is None else self.positions[:, -1].expand(len(mask))
 
     def select(self, rows: Bool[Tensor, "batch"]) -> None:
-        """Keep only the rows of the source where `rows` is true."""
-        if not self.has_source or rows.all():
+        """Keep only the rows of the source, and of token types, where `rows` is true."""
+        if rows.all():
+            return
+        if (types := self.given.get("token_type_ids")) is not None:
+            self.given = {**self.given, "token_type_ids": types[rows]}
+        if not self.has_source:
             return
         outputs = self.given["encoder_outputs"]
         kept = {name: value[rows] if isinstance(value, Tensor) else value for name, value in outputs.items()}
@@ -202,6 +210,8 @@ class PassInputs:
         given = {**self.given, self._mask: mask, **others}
         if self.takes_positions:
             given[self._positions] = positions
+        if (types := given.get("token_type_ids")) is not None:  # `generate` goes on with the last one
+            given["token_type_ids"] = types[:, -1:].expand(-1, positions.shape[1])
         if "logits_to_keep" in given:  # `generate` puts it there if the model takes it
             given["logits_to_keep"] = positions.shape[1]
         return given
