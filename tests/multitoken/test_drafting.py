@@ -283,7 +283,7 @@ def bad(model, match, **wanted):
         ({"draft_tokens": 2, "guidance_scale": 1.5}, "guidance_scale"),
         ({"draft_tokens": 2, "output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
         ({"draft_tokens": 2, "assistant_model": AutoModelForCausalLM}, "assistant_model"),
-        ({"draft_tokens": 2, "draft_branches": 2, "prompt_lookup_num_tokens": 3}, "prompt lookup"),
+        ({"draft_tokens": 2, "draft_branches": 2, "prompt_lookup_num_tokens": 3}, "extend a chain"),
         ({"draft_tokens": 2, "ensemble_weight": -0.1}, "got -0.1"),
         ({"draft_tokens": 2, "synced_gpus": True}, "synced_gpus"),
         ({"draft_tokens": 2, "family": "reformer"}, "ReformerModelWithLMHead"),
