@@ -1,4 +1,4 @@
-"""Drafts without heads, for any model that generates: what followed the same tokens in a text or in documents."""
+"""Drafts without heads, for most models that generate: what followed the same tokens in a text or in documents."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
