@@ -174,9 +174,13 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
         metadata={"help": f"From the mean of the encoder's states to the classes: linear or tanh. {_BY_PRESET}"},
     )
     initializer_range: float | None = field(
+        default=None, metadata={"help": "Deviation of new weights. None: as the published program of the preset."}
+    )
+    latent_deviation: float | None = field(
         default=None,
         metadata={
-            "help": "Deviation of new weights; z_0 then has variance 1. None: as the published program of the preset."
+            "help": "Deviation of z_0 in a new model; 1 suits short trainings. None: as the published program of the "
+            "preset, .02 sqrt(latent_size) for difformer; 1 with initializer_range."
         },
     )
     curve: dict | CurveConfig | None = field(
@@ -227,8 +231,9 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
                 f"hidden_size must be a multiple of 2 x num_attention_heads, got {self.hidden_size} and "
                 f"{self.num_attention_heads}"
             )
-        if not 0 < cast(float, self.noise_factor) < float("inf"):
-            raise ValueError(f"noise_factor must be above 0, got {self.noise_factor}")
+        for name in ("noise_factor", "latent_deviation"):
+            if (value := getattr(self, name)) is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be above 0, got {value}")
         if self.clip_noise and self.noise_schedule != "continuous":
             raise ValueError(f"clip_noise needs noise_schedule='continuous', got {self.noise_schedule!r}")
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
@@ -241,6 +246,8 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
             raise ValueError(
                 f"source_vocab_size must be above pad_token_id, {self.pad_token_id}, got {self.source_vocab_size}"
             )
+        if self.latent_deviation is not None and self.normalize_embeddings:
+            raise ValueError("latent_deviation has no effect on normalised embeddings; leave it out")
         if self.time_frequencies is not None and len(self.time_frequencies) != FOURIER_PAIRS:
             raise ValueError(f"time_frequencies must be {FOURIER_PAIRS} numbers, got {len(self.time_frequencies)}")
         for name, only in (("is_encoder_decoder", True), ("tie_word_embeddings", True), ("use_cache", False)):

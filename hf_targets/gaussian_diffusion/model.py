@@ -99,11 +99,12 @@ class DifformerForConditionalGeneration(
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw a module's matrix: with deviation `initializer_range`, and z_0 with variance 1; or as BERT's."""
-        wanted = self.config.initializer_range
-        if wanted is not None and module is self.embed_tokens:
-            wanted = cast(int, self.config.latent_size) ** -0.5
-        draw(module, BERT_DEVIATION if wanted is None else wanted)
+        """Draw a module's matrix: with deviation `initializer_range`, or as BERT's; z_0 with `latent_deviation`."""
+        config = self.config
+        deviation, of_latent = config.initializer_range, config.latent_deviation
+        if module is self.embed_tokens and (deviation or of_latent):
+            deviation = (of_latent or 1.0) * cast(int, config.latent_size) ** -0.5
+        draw(module, deviation or BERT_DEVIATION)
 
     @torch.no_grad()
     @init.guard_torch_init_functions()

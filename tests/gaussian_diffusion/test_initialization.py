@@ -60,6 +60,16 @@ def test_new_weights_have_the_deviations_of_the_published_program(preset, expect
         assert found == pytest.approx(deviation, rel=tolerance), name
 
 
+@pytest.mark.parametrize("fields", [{"latent_deviation": 0.5}, {"latent_deviation": 0.5, "initializer_range": 0.1}])
+def test_z_0_has_the_deviation_that_is_asked_for(fields):
+    torch.manual_seed(0)
+    config = DifformerConfig(vocab_size=500, hidden_size=SIZE, num_hidden_layers=1, latent_size=LATENT, **fields)
+    model = DifformerForConditionalGeneration(config)
+    assert model.embedded(torch.arange(500)[None]).std().item() == pytest.approx(0.5, rel=0.03)
+    expected = fields.get("initializer_range", (3 * SIZE) ** -0.5)
+    assert model.encoder.layers[0].fc1.weight.std().item() == pytest.approx(expected, rel=0.03)
+
+
 @pytest.mark.parametrize(("preset", "share"), [("difformer", 0.0), ("dinoiser", 0.1)])
 def test_torch_layers_drop_attention_weights_and_activations_too(preset, share):
     config = DifformerConfig(preset=preset, dropout=0.1)
