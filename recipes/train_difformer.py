@@ -23,7 +23,7 @@ from hf_targets import (
 )
 from hf_targets.evaluation.translation import generated_texts
 from hf_targets.extras import require
-from hf_targets.training.checkpoints import best_checkpoints, load_mean
+from hf_targets.training.checkpoints import KeepBest, best_checkpoints, chosen_by, load_mean
 from lab.card import write_card
 from lab.curve_steps import curves_of_predictions, plot_curve_steps
 from lab.results import BleuTrainer, measure, write_results
@@ -56,7 +56,9 @@ class Setup(PairSettings):
             "help": "Whether the text is cut into words already: beside BLEU of plain text there is bleu_tokenized."
         },
     )
-    average_checkpoints: int = field(default=1, metadata={"help": "Score the mean of so many, the best that are kept."})
+    average_checkpoints: int = field(
+        default=1, metadata={"help": "Score the mean of so many, the best; above 1 they are kept."}
+    )
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without a better metric_for_best_model before training stops."}
     )
@@ -101,13 +103,12 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
     trainer = BleuTrainer(model, args, score=one, **data)
     if setup.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(setup.patience))
+    if setup.average_checkpoints > 1:
+        args.save_total_limit = None
+        trainer.add_callback(KeepBest(setup.average_checkpoints))
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if setup.average_checkpoints > 1:
-        by: dict[str, Any] = {
-            "metric": args.metric_for_best_model or "perplexity",
-            "greater_is_better": args.greater_is_better,
-        }
-        load_mean(model, best_checkpoints(Path(str(args.output_dir)), setup.average_checkpoints, **by))
+        load_mean(model, best_checkpoints(Path(str(args.output_dir)), setup.average_checkpoints, **chosen_by(args)))
     results = {**measure(trainer), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
     trainer.save_model()

@@ -22,7 +22,7 @@ from hf_targets import (
     translation_scores,
 )
 from hf_targets.extras import require
-from hf_targets.training.checkpoints import best_checkpoints, last_checkpoints, load_mean
+from hf_targets.training.checkpoints import KeepBest, best_checkpoints, last_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
 from lab.results import measure, write_results
@@ -57,12 +57,14 @@ class Setup(PairSettings):
         },
     )
     average_checkpoints: int = field(
-        default=1, metadata={"help": "Score the mean of so many best checkpoints; save_total_limit must keep them."}
+        default=1, metadata={"help": "Score the mean of so many, the best; above 1 they are kept."}
     )
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
     )
-    average_last: bool = field(default=False, metadata={"help": "Average the last checkpoints in place of the best."})
+    average_last: bool = field(
+        default=False, metadata={"help": "Average the last ones in place of the best; save_total_limit must keep them."}
+    )
     length_penalty: float = field(
         default=1.0, metadata={"help": "Of the beams: a sum of log-probabilities is divided by length ** this."}
     )
@@ -106,6 +108,9 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
         trainer = MultiTokenSeq2SeqTrainer(model, args, **data)
     if setup.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(setup.patience))
+    if setup.average_checkpoints > 1 and not setup.average_last:
+        args.save_total_limit = None
+        trainer.add_callback(KeepBest(setup.average_checkpoints))
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     folder: Any = args.output_dir
     if setup.average_checkpoints > 1:

@@ -3,11 +3,13 @@
 import json
 import math
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
@@ -55,6 +57,36 @@ def best_checkpoints(
         )
     best_first = sorted(found, key=lambda one: (math.isnan(one[0]), *one))
     return [checkpoint for _, checkpoint in best_first[:count]]
+
+
+class KeepBest(TrainerCallback):
+    """Of the checkpoints of a run keeps those with the best evaluations, and the newest one to resume from.
+
+    Trainer's `save_total_limit` keeps the newest ones and a single best one; set it to None.
+
+    Args:
+        count: The best ones to keep; each save must follow an evaluation.
+    Source: fairseq, `--keep-best-checkpoints`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Delete what is neither among the best nor the newest."""
+        saved = [Path(checkpoint) for checkpoint in sort_checkpoints(str(args.output_dir))]
+        if state.is_world_process_zero and len(saved) > self.count:
+            kept = {saved[-1], *best_checkpoints(Path(str(args.output_dir)), self.count, **chosen_by(args))}
+            for checkpoint in set(saved) - kept:
+                shutil.rmtree(checkpoint)
+
+
+def chosen_by(args: TrainingArguments) -> dict[str, Any]:
+    """Return the arguments of `best_checkpoints` that a training's own are; without any, perplexity."""
+    return {
+        "metric": args.metric_for_best_model or "perplexity",
+        "greater_is_better": bool(args.metric_for_best_model and args.greater_is_better),
+    }
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from hf_targets.training.checkpoints import best_checkpoints, last_checkpoints, load_mean
+from hf_targets.training.checkpoints import KeepBest, best_checkpoints, last_checkpoints, load_mean
 from tests.tiny_seq2seq import make_pair_model
 
 
@@ -34,6 +35,16 @@ def test_the_mean_is_of_the_checkpoints_of_lowest_perplexity(tmp_path):
     for name, tensor in one.items():
         torch.testing.assert_close(state[name], (tensor + other[name]) / 2)
     assert model.get_output_embeddings().weight is model.get_decoder().embed_tokens.weight
+
+
+def test_the_best_checkpoints_and_the_newest_are_kept(tmp_path):
+    args = TrainingArguments(str(tmp_path), metric_for_best_model="perplexity", greater_is_better=False)
+    state, kept = TrainerState(is_world_process_zero=True), []
+    for step, perplexity in ((10, 5.0), (20, 3.0), (30, 4.0), (40, 6.0), (50, 2.0)):
+        leave(tmp_path, step, perplexity, 0)
+        KeepBest(2).on_save(args, state, TrainerControl())
+        kept.append({int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")})
+    assert kept == [{10}, {10, 20}, {20, 30}, {20, 30, 40}, {20, 50}]
 
 
 def test_too_few_checkpoints_and_those_of_another_model(tmp_path):
