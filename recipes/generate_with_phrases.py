@@ -19,7 +19,6 @@ from accelerate import PartialState
 from transformers import AutoTokenizer, set_seed
 
 from hf_targets import (
-    DocumentRetriever,
     DynamicVocabForCausalLM,
     PhraseVocabulary,
     TokenNgrams,
@@ -33,6 +32,7 @@ from hf_targets.backbones.positions import room_after
 from hf_targets.data.prompts import encode_prompt, takes_turns
 from hf_targets.phrases.highlighting import GeneratedText, list_sources, mark_in_terminal
 from lab.card import command_line
+from lab.continuations import document_retriever
 from lab.settings import parse_settings
 
 WITHOUT_PHRASES = (
@@ -56,6 +56,9 @@ class Setup:
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     num_documents: int = field(default=8, metadata={"help": "Documents of the corpus, the nearest to the prompt."})
     document_words: int = field(default=100, metadata={"help": "Words of a document of the corpus, about."})
+    encoder: list[str] = field(
+        default_factory=list, metadata={"help": "A sentence encoder, or DPR's two, context first. Empty: TF-IDF."}
+    )
     phrases: str | None = field(default=None, metadata={"help": "A text file with a phrase a line."})
     units: Literal["words", "tokens"] = field(
         default="words", metadata={"help": '"words": 2 to 5, trimmed, of one sentence; "tokens": 2 to 8.'}
@@ -96,7 +99,7 @@ def find_documents(setup: Setup) -> dict[str, str]:
         return documents
     corpus = load_corpus(setup.dataset, config_name=setup.dataset_config)
     parts = documents_of(corpus["train"]["text"], setup.document_words)
-    [nearest] = DocumentRetriever.lexical(parts).retrieve([setup.prompt], setup.num_documents)
+    [nearest] = document_retriever(parts, setup.encoder).retrieve([setup.prompt], setup.num_documents)
     return documents | {f"{Path(setup.dataset).name}, part {part}": parts[part] for part, _ in nearest}
 
 

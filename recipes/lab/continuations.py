@@ -1,6 +1,5 @@
 """Texts that several models write after the same prefixes, with the phrases of retrieved documents where they can."""
 
-import importlib
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from hf_targets import (
     take_prefixes,
 )
 from hf_targets.backbones.reformer.repair import repair_reformer
+from hf_targets.baselines.multiword_tokens import multiword_tokenizer
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.data.words import words_and_marks
 from hf_targets.evaluation.continuations import (
@@ -78,6 +78,10 @@ class ContinuationSettings(TextSettings):
     dtype: str = field(default="auto", metadata={"help": "Of the models that write or score, such as bfloat16."})
     batch_size: int = field(default=8, metadata={"help": "Prefixes in a batch; 1 for latencies as in the paper."})
 
+    def __post_init__(self) -> None:
+        if self.repetition_of == "spacy":
+            require("spacy", extra="eval")  # which is needed at the end
+
     def prefixes(self, texts: Mapping, tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
         """Return the prefixes of the split's text, as `take_prefixes` takes them."""
         rows: Any = tokenizer(list(texts[self.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
@@ -106,7 +110,7 @@ class ContinuationSettings(TextSettings):
     def words(self) -> WordsOf | None:
         """Return what cuts a text into the units of `repetition_of`, None for tokens."""
         if self.repetition_of == "spacy":
-            nlp = importlib.import_module("spacy").blank("en")
+            nlp = require("spacy", extra="eval").blank("en")
             return lambda text: [token.text for token in nlp(text)]
         return words_and_marks if self.repetition_of == "words" else None
 
@@ -117,6 +121,24 @@ class ContinuationSettings(TextSettings):
         do_sample = self.do_sample if do_sample is None else do_sample
         nucleus = {"top_p": self.top_p, "top_k": 0} if do_sample else {}
         return {"do_sample": do_sample, "bad_words_ids": banned, **nucleus}
+
+
+@dataclass
+class ComparisonSettings(ContinuationSettings):
+    """What is measured of texts that several models write."""
+
+    pairwise_judge: str | None = field(
+        default=None, metadata={"help": "Model that compares texts with the first model's, in both orders. None: none."}
+    )
+    multiword_tokens: int | None = field(
+        default=None, metadata={"help": "Also count the tokens of a tokenizer with so many pairs of words. None: not."}
+    )
+
+    def multiword(self, tokenizer: PreTrainedTokenizerBase, rows: Sequence[str]) -> PreTrainedTokenizerBase | None:
+        """Return a tokenizer that has the most frequent pairs of words of `rows`, None without them."""
+        if self.multiword_tokens is None:
+            return None
+        return multiword_tokenizer(tokenizer, rows, self.multiword_tokens)[0]
 
 
 def document_retriever(documents: Mapping[str, str], encoder: Sequence[str]) -> DocumentRetriever:

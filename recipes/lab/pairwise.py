@@ -9,9 +9,10 @@ from itertools import cycle
 from math import exp
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.figures.page_style import page
+from lab.continuations import load_model
 from lab.judges import log_odds
 from lab.results import write_json
 from lab.tables import markdown_table
@@ -106,6 +107,18 @@ class PairwiseJudge:
         ]
         ahead = log_odds(self._model, self._tokenizer, questions, ("1", "2"), batch_size=self._batch_size)
         return [2 / (1 + exp(-difference)) - 1 for difference in ahead]  # p1 - p2 where p1 + p2 = 1
+
+
+def preferences_by_aspect(
+    judge: str, prompts: Sequence[str], texts: Mapping[str, Sequence[Sequence[str]]]
+) -> dict[str, Preferences]:
+    """Return how often the model `judge` prefers a model's texts to the first one's, overall and by aspect."""
+    model, words = load_model(judge), AutoTokenizer.from_pretrained(judge)
+    return {
+        f"{name}, {aspect or 'overall'}": one
+        for aspect in (None, *ASPECTS)
+        for name, one in PairwiseJudge(model, words, aspect=aspect).compare_with_first(prompts, texts).items()
+    }
 
 
 def format_preferences(rows: Mapping[str, Preferences]) -> str:

@@ -1,7 +1,7 @@
 """Let a model write in a domain that it was not trained on, with phrases of that domain instead of training.
 
 Rows: a model trained on another text, the same model fine-tuned on the domain, and models with a phrase encoder,
-trained on the other text alone, with phrases of the domain's documents (tables 6, 10, 11 and 15 of the paper):
+trained on the other text alone, with phrases of the domain's documents (tables 6, 10, 11, 14 and 15 of the paper):
     python recipes/tables/adapt_domain.py recipes/settings/tables/adapt_domain/cpu.yaml
 
 In a minute, with the models that `tables/train_dynamic_vocab.py` leaves at its smoke settings: `.../smoke.yaml`. As in
@@ -22,7 +22,8 @@ import torch
 from transformers import AutoTokenizer
 
 from hf_targets import DynamicVocabForCausalLM, MultiTokenTrainingArguments, pack_blocks, perplexity_of_blocks
-from lab.continuations import ContinuationSettings, TextComparison, load_model
+from lab.continuations import ComparisonSettings, TextComparison, load_model
+from lab.pairwise import format_preferences, preferences_by_aspect
 from lab.results import write_json
 from lab.runs import compare, run_folder
 from lab.settings import parse_mapping, stated_settings
@@ -32,7 +33,7 @@ FINE_TUNED = "fine-tuned"
 
 
 @dataclass
-class Setup(ContinuationSettings):
+class Setup(ComparisonSettings):
     """Which models write in which domain."""
 
     dataset: str = field(default="us-code-legal", metadata={"help": "The domain, as load_corpus finds it."})
@@ -52,6 +53,7 @@ class Setup(ContinuationSettings):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.plain or not self.models:
             raise ValueError("a comparison takes --plain MODEL and --models MODEL ...; give both")
         if self.judge is None and len(self.seeds) < 2:
@@ -71,11 +73,12 @@ def main(setup: Setup, training: dict[str, Any]) -> str:
     test: Any = pack_blocks(texts["test"], tokenizer, setup.block_size)
     prefixes = setup.prefixes(texts, tokenizer)
     phrases_of = setup.phrases_of_documents(texts["train"]["text"], tokenizer)
+    multiword = setup.multiword(tokenizer, texts["train"]["text"])
 
     rows = {setup.plain: setup.plain, FINE_TUNED: str(folder / run_folder(FINE_TUNED, "{seed}"))}
     rows |= {name: name for name in setup.models}
     compared = {
-        way: TextComparison(setup, prefixes, tokenizer, phrases_of, do_sample=way == "nucleus")
+        way: TextComparison(setup, prefixes, tokenizer, phrases_of, do_sample=way == "nucleus", multiword=multiword)
         for way in ("greedy", "nucleus")
     }
     perplexities: dict[str, list[dict[str, float]]] = {name: [] for name in rows}
@@ -94,6 +97,11 @@ def main(setup: Setup, training: dict[str, Any]) -> str:
     found = {way: {"figures": one.figures, "texts": one.texts} for way, one in compared.items()}
     write_json(folder / "results.json", {"perplexities": perplexities, **found})
     tables = [f"{way.capitalize()}:\n\n{one.tables()}" for way, one in compared.items()]
+    if (name := setup.pairwise_judge) is not None:  # table 14; the first model is the one that was not trained on this
+        prompts = [str(tokenizer.decode(prefix.tokens)) for prefix in prefixes]
+        preferences = preferences_by_aspect(name, prompts, compared["greedy"].texts)
+        tables.append(f"Greedy texts that {name} finds better than the first model's:")
+        tables.append(format_preferences(preferences))
     return "\n\n".join(["Test text of the domain, without phrases:", results_table(perplexities), *tables])
 
 

@@ -19,15 +19,14 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hf_targets.baselines.multiword_tokens import multiword_tokenizer
-from lab.continuations import ContinuationSettings, TextComparison, load_model
-from lab.pairwise import ASPECTS, PairwiseJudge, format_preferences, write_pairs
+from lab.continuations import ComparisonSettings, TextComparison, load_model
+from lab.pairwise import format_preferences, preferences_by_aspect, write_pairs
 from lab.results import shareable, write_json
 from lab.settings import parse_settings
 
 
 @dataclass
-class Setup(ContinuationSettings):
+class Setup(ComparisonSettings):
     """Which models continue which prefixes."""
 
     models: list[str] = field(
@@ -36,12 +35,6 @@ class Setup(ContinuationSettings):
     )
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Each model writes with each."})
     judge: str | None = field(default=None, metadata={"help": "Model that scores the texts. None: each seed's first."})
-    pairwise_judge: str | None = field(
-        default=None, metadata={"help": "Model that compares texts with the first model's, in both orders. None: none."}
-    )
-    multiword_tokens: int | None = field(
-        default=None, metadata={"help": "Also count the tokens of a tokenizer with so many pairs of words. None: not."}
-    )
     pairs_for_annotators: str | None = field(
         default=None,
         metadata={"help": "Folder of a page of blind pairs, the last model against each other one."},
@@ -49,6 +42,7 @@ class Setup(ContinuationSettings):
     output: str | None = field(default=None, metadata={"help": "A JSON file for texts and figures."})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.models or len(set(self.models)) < len(self.models):
             raise ValueError(f"models must name at least one model, and each once, got {self.models}")
 
@@ -59,9 +53,7 @@ def main(setup: Setup) -> None:
     texts = setup.load()
     prefixes = setup.prefixes(texts, tokenizer)
     phrases_of = setup.phrases_of_documents(texts["train"]["text"], tokenizer)
-    multiword = None
-    if setup.multiword_tokens is not None:
-        multiword, _ = multiword_tokenizer(tokenizer, texts["train"]["text"], setup.multiword_tokens)
+    multiword = setup.multiword(tokenizer, texts["train"]["text"])
     compared = TextComparison(setup, prefixes, tokenizer, phrases_of, multiword=multiword)
     for seed, name in product(setup.seeds, setup.models):
         if seed != setup.seeds[0] and "{seed}" not in name and not setup.do_sample:
@@ -74,12 +66,8 @@ def main(setup: Setup) -> None:
     prompts = [str(tokenizer.decode(prefix.tokens)) for prefix in prefixes]
     content = {"settings": shareable(asdict(setup)), "figures": compared.figures, "texts": compared.texts}
     if (name := setup.pairwise_judge) is not None:
-        judge, words = load_model(name), AutoTokenizer.from_pretrained(name)
         print(f"\nShares of texts that {name} finds better than the first model's:\n")
-        preferences = {}
-        for aspect in (None, *ASPECTS):
-            shares = PairwiseJudge(judge, words, aspect=aspect).compare_with_first(prompts, compared.texts)
-            preferences |= {f"{model}, {aspect or 'overall'}": one for model, one in shares.items()}
+        preferences = preferences_by_aspect(name, prompts, compared.texts)
         print(format_preferences(preferences))
         content["preferences"] = {name: asdict(one) for name, one in preferences.items()}
     if (folder := setup.pairs_for_annotators) is not None:
