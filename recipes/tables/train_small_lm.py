@@ -11,6 +11,7 @@ Its rows of N = 3 with three seeds, at a size for a CPU: `.../cpu.yaml`; in a mi
 `.../reformer_ptb.yaml`, and likewise wikitext2, text8 and wikitext103; at a size for a CPU `.../tensorized_cpu.yaml`
 and `.../reformer_cpu.yaml`. Measured: recipes/multitoken.md.
 
+Does the gain of heads come where plain overfits? `gap_to_plain.png` beside the runs shows it, step by step.
 Figure 2, the gradient diversity of both 4-grams while they train: `.../figure2.yaml`. Table 1 with the decoder of
 Vaswani et al. in place of GPT-2's: `.../vaswani.yaml`.
 
@@ -19,6 +20,7 @@ Tensorized Transformer with `paper_leaky: true` in its `config` reads what it pr
 """
 
 import sys
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -34,6 +36,19 @@ LEAKY = {f"leaky_{name}": f"leaky {told}" for name, told in PERPLEXITIES.items()
 COMPARED = ("perplexity", "perplexity_ensemble", "leaky_perplexity", "leaky_perplexity_ensemble")
 
 
+def gaps_to_plain(logs: dict[str, list[list[dict]]]) -> dict[str, list[list[dict]]]:
+    """Return logs of how far the validation perplexity of each other row is above plain's, by step and seed."""
+    found = {}
+    for name, ending in product(logs.keys() - {"plain"}, ("", "_ensemble")):
+        gaps = []
+        for log, of_plain in zip(logs[name], logs["plain"], strict=True):
+            plain = {entry["step"]: entry["eval_perplexity"] for entry in of_plain if "eval_perplexity" in entry}
+            rows = [(entry["step"], entry.get(f"eval_perplexity{ending}")) for entry in log]
+            gaps.append([{"step": at, "gap": value - plain[at]} for at, value in rows if value and at in plain])
+        found |= {f"{name}{ending.replace('_', ', ')}": gaps} if any(gaps) else {}
+    return dict(sorted(found.items()))
+
+
 def main(table: Table) -> str:
     """Train all rows with all seeds, and return their tables."""
     results = compare(recipe, **vars(table))
@@ -41,6 +56,8 @@ def main(table: Table) -> str:
     curves = table.output_dir / "learning_curves.png"
     logs = histories(table.output_dir, list(table.rows), table.seeds)
     plot_learning_curves(logs, curves)
+    if gaps := gaps_to_plain(logs) if "plain" in logs else {}:
+        plot_logged(gaps, "gap", "validation perplexity above plain's", table.output_dir / "gap_to_plain.png")
     if any("gradient_diversity" in entry for seeds in logs.values() for log in seeds for entry in log):
         plot_logged(logs, "gradient_diversity", "gradient diversity", table.output_dir / "gradient_diversity.png")
     differences = differences_table(results, {name: columns[name] for name in COMPARED})
