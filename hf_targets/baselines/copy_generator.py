@@ -17,7 +17,7 @@ from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.causal_head import CausalHeadOutput
 from hf_targets.backbones.checkpoint import StrictLoading
-from hf_targets.backbones.configuration import AnswersForBackbone, SubConfigSpec, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_range
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
@@ -38,7 +38,7 @@ from hf_targets.retrieval.documents import check_documents
 _PIECES_AT_ONCE = 16
 
 
-class CopyGeneratorConfig(AnswersForBackbone, PreTrainedConfig):
+class CopyGeneratorConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     """Configuration of `CopyGenerator`: of the backbone, and of the encoder that reads documents."""
 
     model_type = "copy_generator"

@@ -16,7 +16,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.hub import cached_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
-from hf_targets.backbones.configuration import AnswersForBackbone, SubConfigSpec, check_fields
+from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.backbones.generation import inputs_of_step
 from hf_targets.backbones.inputs import check_count, check_ids, check_prompt_mask, check_shapes
 from hf_targets.backbones.new_parts import ZeroInitLinear
@@ -41,7 +41,7 @@ _OF_AUTO = ("config", "adapter_kwargs")  # what the Auto classes pass beside the
 _READING: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
-class RetroConfig(AnswersForBackbone, PreTrainedConfig):
+class RetroConfig(NamesItsPackage, AnswersForBackbone, PreTrainedConfig):
     """Configuration of `RetroForCausalLM`: the backbone's, and the new layers; a ValueError tells a wrong value."""
 
     model_type = "retro"

@@ -3,6 +3,7 @@
 import copy
 import functools
 import re
+from collections.abc import Sized
 from types import MethodType
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 
 from hf_targets.backbones.new_parts import split_new_parts, unwrapped
 from hf_targets.backbones.wrapping import new_parts_rate
+from hf_targets.data.prompts import takes_turns
 from hf_targets.extras import require
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.multitoken.trainer import heads_of
@@ -121,13 +123,26 @@ class MultiTokenSFTTrainer(_HeadsBesideTrl, trl.SFTTrainer):
         head_learning_rate: Of the heads; None: 1e-3 on a trained model, unless `learning_rate` is higher.
         args, kwargs: Those of `SFTTrainer`.
     Raises:
-        ValueError: If the model has no heads, or they are frozen; or if the loss is computed from logits
-            (`compute_loss_func`, `label_smoothing_factor`).
+        ValueError: If the model has no heads, or they are frozen; if the loss is computed from logits
+            (`compute_loss_func`, `label_smoothing_factor`); if messages come without a chat template; or if no row
+            has a target within `max_length`.
         ImportError: If TRL is missing.
     Source: Equation (6) of the paper, divided by the weight of the next token, so that TRL's loss counts once.
     """
 
     _tag_names = ("trl", "hf-targets", "sft-with-heads")
+
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        given: Any = kwargs.get("train_dataset")
+        tokenizer = getattr(kwargs.get("processing_class"), "tokenizer", kwargs.get("processing_class"))
+        if tokenizer is not None and "messages" in (getattr(given, "column_names", None) or ()):
+            takes_turns(tokenizer, True)
+        super().__init__(model, *args, **kwargs)
+        rows = cast(Any, self).train_dataset
+        if isinstance(rows, Sized) and not len(rows):
+            raise ValueError(
+                "no row has a token that the model is to write within max_length; raise max_length, or give other rows"
+            )
 
 
 class MultiTokenDPOTrainer(_HeadsBesideTrl, trl.DPOTrainer):

@@ -20,6 +20,8 @@ ROWS = {
     "packed": (TEXTS, {"packing": True, "max_length": 16}),
     "completions": (Dataset.from_dict({"prompt": ["w1 w2 w3"] * 8, "completion": ["w4 w5 w7 w8"] * 8}), {}),
     "messages": (Dataset.from_dict({"messages": [SAID] * 8}), {"assistant_only_loss": True}),
+    "wrapped": (TEXTS, {"packing": True, "packing_strategy": "wrapped", "max_length": 16}),
+    "formatted": (Dataset.from_dict({"said": ["w1 w2 w3 w4"] * 8}), {}),
     "stream": (TEXTS.to_iterable_dataset(), {}),
 }
 TEMPLATE = (
@@ -59,14 +61,24 @@ def test_with_no_weight_on_the_heads_the_steps_are_those_of_trl(tune, frozen):
 def test_the_loss_is_twice_the_models_own_on_the_same_targets(tune, rows):
     data, options = ROWS[rows]
     model = make_any("llama", "difference")
-    trainer = tune(model, data, **options)
+    given = {"formatting_func": lambda row: row["said"]} if rows == "formatted" else {}
+    trainer = tune(model, data, given=given, **options)
     batch = next(iter(trainer.get_train_dataloader()))
-    assert rows in ("texts", "packed", "stream") or (batch["labels"][:, :2] == -100).all()
+    assert rows not in ("completions", "messages") or (batch["labels"][:, :2] == -100).all()
     trained = list(model.train().parameters())
     own, found = 2 * model(**batch).loss, trainer.compute_loss(model, dict(batch))
     torch.testing.assert_close(found, own)
     gradients = [torch.autograd.grad(loss, trained, allow_unused=True) for loss in (found, own)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_messages_without_a_template_and_rows_without_a_target_within_the_length_are_refused(tune, monkeypatch):
+    data, options = ROWS["messages"]
+    with pytest.raises(ValueError, match="raise max_length"):
+        tune(make_any("llama", "difference"), data, max_length=2, **options)
+    monkeypatch.setattr(WORDS, "chat_template", None)
+    with pytest.raises(ValueError, match="messages with roles need a chat template"):
+        tune(make_any("llama", "difference"), data, **options)
 
 
 def test_batches_of_a_step_count_as_one_batch_and_each_part_is_logged(tune):
