@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DataCollatorWithFlattening
+from transformers import DataCollatorWithFlattening, set_seed
 
 from hf_targets.data.tokenization import word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
@@ -75,3 +75,13 @@ def test_rows_of_different_lengths_are_padded_on_the_right(tokenizer, tmp_path):
 def test_packed_rows_are_told_that_they_must_be_padded(tmp_path):
     with pytest.raises(ValueError, match="not packed"):
         make_trainer(tmp_path, data_collator=DataCollatorWithFlattening()).train()
+
+
+def test_a_stream_is_trained_on_as_the_same_rows_in_order(tmp_path):
+    rows, ends = masked_blocks(8), []
+    for data in (rows, rows.to_iterable_dataset()):
+        set_seed(0)
+        trainer = make_trainer(tmp_path, None, data, kind=InOrder, per_device_train_batch_size=4, max_steps=2)
+        trainer.train()
+        ends.append([entry["loss"] for entry in losses(trainer)])
+    assert ends[0] == ends[1] and len(ends[0]) == 2
