@@ -60,7 +60,7 @@ class Drafts:
         """Return the lookup of some rows: in their prompts, and what the encoder has read.
 
         Args:
-            least: Tokens that must be the same; None: one a row, 4 at most, as a draft lengthens the pass of all.
+            least: Tokens that must be the same; None: 1, and 2 with several rows, as a draft lengthens the pass of all.
         """
         inputs, rows, config = PassInputs(model, given), len(input_ids), getattr(model, "backbone", model).config
         documents, size = self.others.get("documents"), config.get_text_config().vocab_size
@@ -71,7 +71,7 @@ class Drafts:
             sources = tokens_of(source, given.get("attention_mask"), rows)
             texts = map(list.__add__, sources, texts)
         indices = list(map(TextIndex, texts))
-        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 4), self.most, size)
+        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 2), self.most, size)
 
     def __call__(
         self,

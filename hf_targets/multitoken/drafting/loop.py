@@ -14,11 +14,12 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.backbones.encoder_decoder import decoder_positions
+from hf_targets.backbones.generation import has_window
 from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
-from hf_targets.multitoken.drafting.lookup import Lookup, extended
+from hf_targets.multitoken.drafting.lookup import Lookup, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
@@ -95,7 +96,8 @@ class DraftingLoop:
         hidden: Any = None if self._heads is None else outputs.last_hidden_state
         if self._heads is not None and self._heads.config.head == "mtp" and self.settings.num_tokens:
             self._mtp = MtpCache(cache, mask, self._heads, self.settings.num_tokens, hidden, input_ids)
-        self._cache = self._mtp or RaggedCache(cache, mask)
+        gaps = self._given.takes_positions and not has_window(getattr(self.model, "backbone", self.model))
+        self._cache = self._mtp or RaggedCache(cache, mask, gaps=gaps)
         self._logits, self._hidden = outputs.logits[:, -1:], None if hidden is None else hidden[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
         self._position = self._given.last_positions(mask)
@@ -146,11 +148,14 @@ class DraftingLoop:
         if self._longest is not None:
             # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
             room = self._longest - self._cache.length - 1
+            if room < most:
+                self._cache.align()
+                room = self._longest - self._cache.length - 1
             most = min(most, room)
             branches = min(branches, room // max(min(self.settings.num_tokens, most), 1))
         asked, found = self.settings.num_tokens, []
         if self.auto is not None and lookup is not None:
-            found = [lookup.find(row, most) for row in active.tolist()]
+            found = for_half([lookup.find(row, most) for row in active.tolist()], [0] * len(active), 0)
             self._kind = self.auto.choose(found=any(one.tokens for one in found))
             asked = self.auto.num_tokens.get(self._kind, 0)
         count = 0 if self._kind == "lookup" else min(asked, most)
@@ -158,9 +163,9 @@ class DraftingLoop:
         kept = draft.num_sure or [0] * len(active)
         if lookup is not None and self.auto is None:
             sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
-            found = [
-                lookup.find(row, most - len(known), known) for row, known in zip(active.tolist(), sure, strict=True)
-            ]
+            known = zip(active.tolist(), sure, strict=True)
+            found = [lookup.find(row, most - len(tokens), tokens) for row, tokens in known]
+            found = for_half(found, kept, draft.tokens.shape[1])
         if any(one.tokens for one in found) and (self.auto is None or self._kind == "lookup"):
             draft = extended(draft, found, kept)
         self._whole = max(draft.depths, default=0) == asked and len(active) == len(rows.lengths)
