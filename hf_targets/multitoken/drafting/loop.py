@@ -155,8 +155,9 @@ class DraftingLoop:
             branches = min(branches, room // max(min(self.settings.num_tokens, most), 1))
         asked, found = self.settings.num_tokens, []
         if self.auto is not None and lookup is not None:
-            found = for_half([lookup.find(row, most) for row in active.tolist()], [0] * len(active), 0)
-            self._kind = self.auto.choose(found=any(one.tokens for one in found))
+            found = [lookup.find(row, most) for row in active.tolist()]
+            half = for_half(found, [0] * len(active), 0)
+            self._kind = self.auto.choose(found=any(one.tokens for one in half), several=len(active) > 1)
             asked = self.auto.num_tokens.get(self._kind, 0)
         count = 0 if self._kind == "lookup" else min(asked, most)
         draft = self._draft_of_heads(count, branches)
@@ -165,9 +166,9 @@ class DraftingLoop:
             sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
             known = zip(active.tolist(), sure, strict=True)
             found = [lookup.find(row, most - len(tokens), tokens) for row, tokens in known]
-            found = for_half(found, kept, draft.tokens.shape[1])
-        if any(one.tokens for one in found) and (self.auto is None or self._kind == "lookup"):
-            draft = extended(draft, found, kept)
+        if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(active) > 1):
+            found = for_half(found, kept, draft.tokens.shape[1]) if found else found
+            draft = extended(draft, found, kept) if any(one.tokens for one in found) else draft
         self._whole = max(draft.depths, default=0) == asked and len(active) == len(rows.lengths)
         return draft
 
