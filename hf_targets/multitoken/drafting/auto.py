@@ -40,8 +40,8 @@ class AutoDrafts:
     what they cost, and is 2 passes at most. A kind whose trust does not reach its cost is left out. So drafts that do
     not pay lose 2 passes once and .75% of the time then, and are taken again when they do.
 
-    A match in the text comes before the heads, and must bring what they would have: their mean gain counts as cost. With
-    several rows the heads come first, and rows that have a match draft it in the same pass.
+    A match in the text comes before the heads, and must bring what they would have: their mean gain counts as cost.
+    With several rows the heads come first, and rows that have a match draft it in the same pass.
 
     Nothing but c depends on a clock: the same calls make the same choices.
 

@@ -113,13 +113,13 @@ class DraftingLoop:
         if self._hidden is not None:
             self._hidden = self._hidden.take_along_dim(last[..., None], dim=1)[:, 0]
         self._position = self._position + taken
+        new = torch.cat([self._active[:, None], taken[:, None], found.tokens], dim=1).tolist()  # one transfer
         if draft.depths:
-            self.counts.accept((taken - 1).tolist(), draft.origins)
+            self.counts.accept([count - 1 for _, count, *_ in new], draft.origins)
         if self.auto is not None and self.counts.num_forward_passes:
             self._tell_auto(self.auto, taken)
         if self.lookup is not None:
-            new = (part.tolist() for part in (self._active, found.tokens, taken))
-            for row, tokens, count in zip(*new, strict=True):
+            for row, count, *tokens in new:
                 self.lookup.texts[row].extend(tokens[:count])
         self.counts.num_forward_passes += 1
         return finished
