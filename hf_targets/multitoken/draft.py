@@ -128,7 +128,11 @@ def draft(
     decoding, sampled text has the same distribution. Any causal or encoder-decoder model of Transformers will do, with
     any number of rows, padding, processors and stopping criteria, but for those that keep a state or have several kinds
     of positions; a model with heads drafts by both if `draft_tokens` is given too. With `return_dict_in_generate=True`
-    the output has a `draft_report`: passes, tokens, accepted tokens by source, and the share of drafted ones.
+    the output has a `draft_report`: passes, tokens, accepted tokens by source, and the share of drafted ones. A forward
+    that `torch.compile` has made, with fullgraph=True too, is compiled for a few lengths of drafts.
+
+    In bfloat16 a chunk rounds otherwise than a single token, so that a greedy text may leave the plain one where two
+    tokens are equally probable up to rounding.
 
     >>> import torch
     >>> from transformers import GPT2Config, GPT2LMHeadModel

@@ -31,7 +31,7 @@ class RaggedCache:
         cache: Of a causal model or of an encoder-decoder model, whose cross-attention stays as it is.
         mask: True where a position of the cache is attended, (batch, length). The last position counts as just read:
             call `keep` next.
-        gaps: Whether the model reads positions right that are not neighbours in the cache.
+        gaps: Whether the model reads a text right that has rejected tokens in between, which the mask hides.
     """
 
     def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"], *, gaps: bool = False) -> None:
@@ -82,10 +82,11 @@ class RaggedCache:
             self.mask = torch.cat([self.mask, self._read], dim=1)
             self.cache.crop(0)  # layers with a window drop what has left it
             return
-        steps = torch.arange(num_read, device=positions.device)
-        if not ((positions == steps[: positions.shape[1]]) | (steps[: positions.shape[1]] >= counts[:, None])).all():
-            self._move(positions[:, :longest], num_read)
-        self.mask = torch.cat([self.mask, steps < counts[:, None]], dim=1)
+        positions, steps = positions[:, :longest], torch.arange(num_read, device=positions.device)
+        kept = steps < counts[:, None]
+        if not ((positions == steps[:longest]) | ~kept[:, :longest]).all():
+            self._move(positions, num_read)
+        self.mask = torch.cat([self.mask, kept], dim=1)
         unused = self.length - num_read + longest - int(self.mask.sum(dim=1).max())
         if int(counts.min()) < longest and not (self._gaps and unused <= MOST_UNUSED * self.length):
             self.align()
@@ -95,6 +96,8 @@ class RaggedCache:
 
     def align(self) -> None:
         """Move each row's positions to the right, so that no gaps are left."""
+        if (self.mask[:, 1:] >= self.mask[:, :-1]).all():
+            return
         index = self.mask.int().argsort(dim=1, stable=True)
         self.mask = self.mask.gather(1, index)
         for layer in self._layers:
