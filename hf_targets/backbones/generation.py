@@ -101,6 +101,16 @@ def takes_shifted_rows(backbone: PreTrainedModel) -> bool:
     return _reads_alike(backbone, ids, mask, positions, [1, 2, 3])
 
 
+def has_window(backbone: PreTrainedModel) -> bool:
+    """Return whether its attention has a window shorter than its longest text; it counts indices in the cache."""
+    config = backbone.config.get_text_config()
+    windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    if "local" in getattr(config, "attention_layers", ()):  # GPT-Neo
+        windows.append(config.window_size)
+    longest = max_positions(config) or math.inf
+    return any(window is not None and window < longest for window in windows)
+
+
 @torch.no_grad()
 def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     """Return whether the backbone reads a tree correctly under a mask (batch, 1, query, key), tried on four tokens.
@@ -110,12 +120,7 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     """
     if backbone.config.is_encoder_decoder and position_table(backbone) is None:
         return False
-    config = backbone.config.get_text_config()
-    windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
-    if "local" in getattr(config, "attention_layers", ()):  # GPT-Neo
-        windows.append(config.window_size)
-    longest = max_positions(config) or math.inf
-    if any(window is not None and window < longest for window in windows):
+    if has_window(backbone):
         return False
     device, dtype = execution_device(output_embedding(backbone)), backbone.dtype
     # the tree 0 -> 1, 0 -> 2 -> 3: position 3 sees the chain 0, 2, 3

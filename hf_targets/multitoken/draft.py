@@ -60,7 +60,7 @@ class Drafts:
         """Return the lookup of some rows: in their prompts, and what the encoder has read.
 
         Args:
-            least: Tokens that must be the same; None: one a row, 4 at most, as a draft lengthens the pass of all.
+            least: Tokens that must be the same; None: 1, and 2 with several rows, as a draft lengthens the pass of all.
         """
         inputs, rows, config = PassInputs(model, given), len(input_ids), getattr(model, "backbone", model).config
         documents, size = self.others.get("documents"), config.get_text_config().vocab_size
@@ -71,7 +71,7 @@ class Drafts:
             sources = tokens_of(source, given.get("attention_mask"), rows)
             texts = map(list.__add__, sources, texts)
         indices = list(map(TextIndex, texts))
-        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 4), self.most, size)
+        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 2), self.most, size)
 
     def __call__(
         self,
@@ -128,7 +128,11 @@ def draft(
     decoding, sampled text has the same distribution. Any causal or encoder-decoder model of Transformers will do, with
     any number of rows, padding, processors and stopping criteria, but for those that keep a state or have several kinds
     of positions; a model with heads drafts by both if `draft_tokens` is given too. With `return_dict_in_generate=True`
-    the output has a `draft_report`: passes, tokens, accepted tokens by source, and the share of drafted ones.
+    the output has a `draft_report`: passes, tokens, accepted tokens by source, and the share of drafted ones. A forward
+    that `torch.compile` has made, with fullgraph=True too, is compiled for a few lengths of drafts.
+
+    In bfloat16 a chunk rounds otherwise than a single token, so that a greedy text may leave the plain one where two
+    tokens are equally probable up to rounding.
 
     >>> import torch
     >>> from transformers import GPT2Config, GPT2LMHeadModel

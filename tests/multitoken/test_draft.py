@@ -116,7 +116,8 @@ def test_what_it_wrote_before_is_looked_up_if_it_is_kept():
 @pytest.mark.parametrize("rows", [1, 3])
 def test_tokens_that_stand_in_documents_are_drafted_and_their_places_told(rows):
     model = make_plain("llama")
-    inputs = {**inputs_of(model, rows), "suppress_tokens": [47, 48, 49]}  # which stand in no phrase
+    inputs: dict = {name: of[-1:].repeat(rows, 1) for name, of in inputs_of(model, rows).items()}
+    inputs["suppress_tokens"] = [47, 48, 49]  # which stand in no phrase
     plain = model.generate(**inputs, **GREEDY)
     text = WORDS.decode(plain[-1, 10:26].tolist())
     drafts = draft(documents={"other": "w1 w2 w3 w2", "own": f"w3 w3  {text} w3"}, tokenizer=WORDS, lookup=False)

@@ -41,6 +41,7 @@ class AutoDrafts:
     not pay lose 2 passes once and .75% of the time then, and are taken again when they do.
 
     A match in the text comes before the heads, and must bring what they would have: their mean gain counts as cost.
+    With several rows the heads come first, and rows that have a match draft it in the same pass.
 
     Nothing but c depends on a clock: the same calls make the same choices.
 
@@ -54,16 +55,18 @@ class AutoDrafts:
         self.kinds = {name: _Kind() for name in ("plain", *num_tokens)}
         self._began = 0.0
 
-    def choose(self, *, found: bool) -> str:
+    def choose(self, *, found: bool, several: bool = False) -> str:
         """Return what the next pass is to draft: "lookup", "heads", or "plain" for nothing.
 
         Args:
             found: Whether there is a match in the text.
+            several: Whether there are several rows.
         """
         self._began = self._clock()
         if len(self.kinds["plain"].seconds) <= TRIES:
             return "plain"
-        able = [name for name in ("lookup", "heads") if self.num_tokens.get(name) and (found or name != "lookup")]
+        order = ("heads", "lookup") if several else ("lookup", "heads")
+        able = [name for name in order if self.num_tokens.get(name) and (found or name != "lookup")]
         return next((name for name in able if self._is_trusted(name)), "plain")
 
     def record(self, name: str, length: int, gained: float, *, whole: bool) -> None:

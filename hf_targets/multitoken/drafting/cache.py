@@ -11,6 +11,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from hf_targets.multitoken.drafting.drafts import Draft
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
+MOST_UNUSED = 0.125
+"""The share of a cache that rejected tokens may take where they can stay: to hide them costs less than to move rows."""
+
 
 def check_layers(cache: Cache) -> None:
     """Raise a ValueError if a layer of a cache cannot drop tokens and move rows, such as one that keeps a state."""
@@ -22,21 +25,23 @@ def check_layers(cache: Cache) -> None:
 
 
 class RaggedCache:
-    """A dynamic cache whose rows stay aligned on the right, with a mask of the positions that each row holds.
+    """A dynamic cache whose rows hold different positions, with a mask of these; the last one is held by all rows.
 
     Args:
         cache: Of a causal model or of an encoder-decoder model, whose cross-attention stays as it is.
         mask: True where a position of the cache is attended, (batch, length). The last position counts as just read:
             call `keep` next.
+        gaps: Whether the model reads a text right that has rejected tokens in between, which the mask hides.
     """
 
-    def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"]) -> None:
+    def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"], *, gaps: bool = False) -> None:
         layers: list[Any] = cache_of_text(cache).layers
         self.cache = cache
         # a layer of hidden states that an earlier call left does not grow when this call has no ensemble
         self._layers = [
             layer for layer in layers if layer.is_initialized and layer.get_seq_length() == cache.get_seq_length()
         ]
+        self._gaps = gaps and all(type(layer) is DynamicLayer for layer in self._layers)
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
 
     @property
@@ -67,7 +72,7 @@ class RaggedCache:
     def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
         """Keep the first `counts` of `positions` in each row, in that order, and drop the rest of the last chunk.
 
-        A row that keeps fewer positions moves to the right, so that all rows end at the last position again.
+        Gaps are left in rows that keep fewer, up to a share of the cache; then their positions move to the right.
 
         Args:
             positions: Indices into the chunk read last.
@@ -77,24 +82,30 @@ class RaggedCache:
             self.mask = torch.cat([self.mask, self._read], dim=1)
             self.cache.crop(0)  # layers with a window drop what has left it
             return
-        positions, steps = positions[:, :longest], torch.arange(longest, device=positions.device)
-        if not ((positions == steps) | (steps >= counts[:, None])).all():
+        positions, steps = positions[:, :longest], torch.arange(num_read, device=positions.device)
+        kept = steps < counts[:, None]
+        if not ((positions == steps[:longest]) | ~kept[:, :longest]).all():
             self._move(positions, num_read)
-        self.mask = torch.cat([self.mask, self._read.gather(1, positions)], dim=1)
-        shift = longest - counts
-        ragged = bool(shift.any())
-        if ragged:
-            self._shift(shift)
-        self.cache.crop(longest - num_read)
-        if ragged:
-            index = torch.arange(self.length, device=positions.device) - shift[:, None]
-            self.mask = self.mask.gather(1, index.clamp(min=0)) & (index >= 0)
-            self._trim()
+        self.mask = torch.cat([self.mask, kept], dim=1)
+        unused = self.length - num_read + longest - int(self.mask.sum(dim=1).max())
+        if int(counts.min()) < longest and not (self._gaps and unused <= MOST_UNUSED * self.length):
+            self.align()
+        else:
+            self.cache.crop(longest - num_read)
+            self.mask = self.mask[:, : self.length - num_read + longest]
 
-    def _shift(self, shift: Int[Tensor, "rows"]) -> None:
+    def align(self) -> None:
+        """Move each row's positions to the right, so that no gaps are left."""
+        if (self.mask[:, 1:] >= self.mask[:, :-1]).all():
+            return
+        index = self.mask.int().argsort(dim=1, stable=True)
+        self.mask = self.mask.gather(1, index)
         for layer in self._layers:
-            index = (torch.arange(layer.keys.shape[-2], device=shift.device) - shift[:, None]).clamp(min=0)
-            layer.keys, layer.values = _gather(layer.keys, index), _gather(layer.values, index)
+            held = layer.keys.shape[-2]
+            of_layer = (index[:, -held:] - (self.length - held)).clamp(min=0)
+            layer.keys, layer.values = _gather(layer.keys, of_layer), _gather(layer.values, of_layer)
+        self.cache.crop(0)
+        self._trim()
 
     def _trim(self) -> None:
         """Drop the first positions that no row attends to."""

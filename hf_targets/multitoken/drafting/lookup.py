@@ -159,6 +159,19 @@ class Lookup:
         return Found(tokens, name if tokens else "")
 
 
+def for_half(found: Sequence[Found], kept: Sequence[int], width: int) -> list[Found]:
+    """Return what was found, cut so that half of the rows need the longest draft: a pass costs all rows its length.
+
+    Args:
+        kept: Tokens of each row's draft before those that were found.
+        width: Tokens of drafts where nothing was found.
+    """
+    needs = sorted(sure + len(one.tokens) for sure, one in zip(kept, found, strict=True))
+    longest = max(width, needs[len(needs) // 2])
+    cut = (one.tokens[: max(longest - sure, 0)] for sure, one in zip(kept, found, strict=True))
+    return [Found(tokens, one.source if tokens else "") for tokens, one in zip(cut, found, strict=True)]
+
+
 def extended(draft: Draft, found: Sequence[Found], kept: Sequence[int]) -> Draft:
     """Return a draft with its tokens replaced by those that were found, in rows that have any, after the first `kept`.
 

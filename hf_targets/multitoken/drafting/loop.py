@@ -14,11 +14,12 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.backbones.encoder_decoder import decoder_positions
+from hf_targets.backbones.generation import has_window
 from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import RaggedCache
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
-from hf_targets.multitoken.drafting.lookup import Lookup, extended
+from hf_targets.multitoken.drafting.lookup import Lookup, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
@@ -95,7 +96,8 @@ class DraftingLoop:
         hidden: Any = None if self._heads is None else outputs.last_hidden_state
         if self._heads is not None and self._heads.config.head == "mtp" and self.settings.num_tokens:
             self._mtp = MtpCache(cache, mask, self._heads, self.settings.num_tokens, hidden, input_ids)
-        self._cache = self._mtp or RaggedCache(cache, mask)
+        gaps = self._given.takes_positions and not has_window(getattr(self.model, "backbone", self.model))
+        self._cache = self._mtp or RaggedCache(cache, mask, gaps=gaps)
         self._logits, self._hidden = outputs.logits[:, -1:], None if hidden is None else hidden[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
         self._position = self._given.last_positions(mask)
@@ -111,13 +113,13 @@ class DraftingLoop:
         if self._hidden is not None:
             self._hidden = self._hidden.take_along_dim(last[..., None], dim=1)[:, 0]
         self._position = self._position + taken
+        new = torch.cat([self._active[:, None], taken[:, None], found.tokens], dim=1).tolist()  # one transfer
         if draft.depths:
-            self.counts.accept((taken - 1).tolist(), draft.origins)
+            self.counts.accept([count - 1 for _, count, *_ in new], draft.origins)
         if self.auto is not None and self.counts.num_forward_passes:
             self._tell_auto(self.auto, taken)
         if self.lookup is not None:
-            new = (part.tolist() for part in (self._active, found.tokens, taken))
-            for row, tokens, count in zip(*new, strict=True):
+            for row, count, *tokens in new:
                 self.lookup.texts[row].extend(tokens[:count])
         self.counts.num_forward_passes += 1
         return finished
@@ -146,23 +148,27 @@ class DraftingLoop:
         if self._longest is not None:
             # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
             room = self._longest - self._cache.length - 1
+            if room < most:
+                self._cache.align()
+                room = self._longest - self._cache.length - 1
             most = min(most, room)
             branches = min(branches, room // max(min(self.settings.num_tokens, most), 1))
         asked, found = self.settings.num_tokens, []
         if self.auto is not None and lookup is not None:
             found = [lookup.find(row, most) for row in active.tolist()]
-            self._kind = self.auto.choose(found=any(one.tokens for one in found))
+            half = for_half(found, [0] * len(active), 0)
+            self._kind = self.auto.choose(found=any(one.tokens for one in half), several=len(active) > 1)
             asked = self.auto.num_tokens.get(self._kind, 0)
         count = 0 if self._kind == "lookup" else min(asked, most)
         draft = self._draft_of_heads(count, branches)
         kept = draft.num_sure or [0] * len(active)
         if lookup is not None and self.auto is None:
             sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
-            found = [
-                lookup.find(row, most - len(known), known) for row, known in zip(active.tolist(), sure, strict=True)
-            ]
-        if any(one.tokens for one in found) and (self.auto is None or self._kind == "lookup"):
-            draft = extended(draft, found, kept)
+            known = zip(active.tolist(), sure, strict=True)
+            found = [lookup.find(row, most - len(tokens), tokens) for row, tokens in known]
+        if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(active) > 1):
+            found = for_half(found, kept, draft.tokens.shape[1]) if found else found
+            draft = extended(draft, found, kept) if any(one.tokens for one in found) else draft
         self._whole = max(draft.depths, default=0) == asked and len(active) == len(rows.lengths)
         return draft
 

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -40,3 +41,24 @@ def test_a_layer_with_a_window_drops_what_has_left_it_in_passes_without_drafts()
         assert layer.keys.flatten().tolist() == list(range(max(read - 4, 0), read))
         ragged.mask_for(chain(1, 0), torch.float32, tree=False)
         layer.update(tokens[:, :, read : read + 1], tokens[:, :, read : read + 1])
+
+
+@pytest.mark.parametrize("gaps", [True, False])
+def test_rows_hold_what_they_kept_and_gaps_are_few(gaps):
+    layer, cache = DynamicLayer(), DynamicCache()
+    cache.layers, expected = [layer], [list(range(20)), list(range(20))]
+    layer.update(*torch.arange(20.0)[None, None, None, :, None].expand(2, 2, 1, 20, 1))
+    ragged = RaggedCache(cache, torch.ones(2, 20, dtype=torch.bool), gaps=gaps)
+    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
+    held_gaps = False
+    for read in range(20, 120, 4):
+        ragged.mask_for(chain(2, 3), torch.float32, tree=False)
+        layer.update(*torch.arange(float(read), read + 4)[None, None, None, :, None].expand(2, 2, 1, 4, 1))
+        counts = [(1, 4), (3, 1), (2, 2)][read // 4 % 3]
+        ragged.keep(torch.arange(4).expand(2, 4), torch.tensor(counts))
+        for row, count in enumerate(counts):
+            expected[row] += range(read, read + count)
+            assert layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() == expected[row]
+        held_gaps |= not ragged.mask[:, -1].all()
+        assert ragged.length == layer.keys.shape[2] <= max(map(len, expected)) * (1.2 if gaps else 1)
+    assert held_gaps == gaps

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hf_targets.multitoken.drafting.drafts import Draft, draft_chain_as_text, empty_draft
-from hf_targets.multitoken.drafting.lookup import MOST, Found, Lookup, SortedTexts, TextIndex, extended
+from hf_targets.multitoken.drafting.lookup import MOST, Found, Lookup, SortedTexts, TextIndex, extended, for_half
 from hf_targets.multitoken.drafting.verification import verify
 
 VOCAB = 12
@@ -133,3 +133,14 @@ def test_samples_have_the_distribution_of_the_model_with_looked_up_words(probabi
     logits = torch.zeros(num_rows, draft.tokens.shape[1] + 1, vocab)  # the model itself gives all tokens alike
     first = verify(draft, logits, lambda tokens, logits: logits, sample=True).tokens[:, 0]
     assert stats.chisquare(torch.bincount(first, minlength=vocab).numpy()).pvalue > 1e-3
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=8), st.integers(0, 4))
+def test_half_of_the_rows_need_the_longest_draft(rows, width):
+    found = [Found([7] * count, "text" if count else "") for _, count in rows]
+    cut = for_half(found, [kept for kept, _ in rows], width)
+    lengths = [kept + len(one.tokens) for (kept, _), one in zip(rows, cut, strict=True) if one.tokens]
+    longest = max([width, *lengths])
+    assert longest == width or 2 * sum(kept + count >= longest for kept, count in rows) >= len(rows)
+    assert all(one.tokens == old.tokens for one, old in zip(cut, found, strict=True)) or len(rows) > 2
+    assert all(bool(one.source) == bool(one.tokens) for one in cut)
