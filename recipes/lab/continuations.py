@@ -64,6 +64,12 @@ class ContinuationSettings(TextSettings):
     max_tokens: int = field(default=8, metadata={"help": "Longest phrase."})
     do_sample: bool = field(default=False, metadata={"help": "Nucleus sampling in place of greedy decoding."})
     top_p: float = field(default=0.95, metadata={"help": "The nucleus, of tokens and phrases together."})
+    phrase_bias: float | None = field(
+        default=None, metadata={"help": "Added to the logit of every phrase: more, or fewer. None: the model's, or 0."}
+    )
+    phrase_length_correction: float | None = field(
+        default=None, metadata={"help": "Added for each token of a phrase after its first. None: the model's, or 0."}
+    )
     instruction: str | None = field(
         default=None,
         metadata={
@@ -151,13 +157,14 @@ def document_retriever(documents: Mapping[str, str], encoder: Sequence[str]) -> 
     return DocumentRetriever(documents, library.SentenceTransformer(*encoder))
 
 
-def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf) -> Prepare:
+def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf, settings: ContinuationSettings) -> Prepare:
     """Return a function for the argument `prepare` of `continue_prefixes`, which gives each prefix its phrases."""
+    prior = {name: getattr(settings, name) for name in ("phrase_bias", "phrase_length_correction")}
     vocab_size = model.get_output_embeddings().weight.shape[0]
 
     def prepare(prefixes: Sequence[Prefix], new_tokens: int) -> tuple[dict[str, Any], Sequence[Expand]]:
         vocabularies = [phrases_of(prefix.tokens, vocab_size) for prefix in prefixes]
-        arguments = {"phrases": model.phrase_table(vocabularies), "max_new_static_tokens": new_tokens}
+        arguments = {"phrases": model.phrase_table(vocabularies), "max_new_static_tokens": new_tokens, **prior}
         return arguments, [lambda id_, phrases=vocabulary: phrases.expand([id_]) for vocabulary in vocabularies]
 
     return prepare
@@ -211,7 +218,7 @@ class TextComparison:
         judge_tokenizer = None if judges.get_vocab() == self._tokenizer.get_vocab() else judges
         set_seed(seed)
         if prepare is None and isinstance(model, DynamicVocabForCausalLM):
-            prepare = with_phrases(model, self._phrases_of)
+            prepare = with_phrases(model, self._phrases_of, self._settings)
         given: Any = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size}
         given |= {**self._writing, **writing}
         if (asked := self._settings.instruction) is not None:

@@ -3,15 +3,10 @@ import pytest
 
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, train_bpe_tokenizer
 from hf_targets.evaluation.continuations import Continuations, Prefix, continue_prefixes
-from lab.continuations import format_intervals, with_phrases
+from lab.continuations import ContinuationSettings, format_intervals, with_phrases
 from tests.tiny_backbones import make_backbone
 
 TOKENIZER = train_bpe_tokenizer(["the cat sat on the mat and the dog ran over the hill\n"] * 3, 300)
-
-
-def prefer_phrases(input_ids, scores):
-    scores[:, : len(TOKENIZER)] -= 1000
-    return scores
 
 
 def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
@@ -20,8 +15,8 @@ def test_phrases_are_counted_as_steps_and_texts_cut_to_the_tokens_asked_for():
     ).eval()
     vocabulary = PhraseVocabulary.from_token_ids([[40, 41, 42, 43]], TOKENIZER)
     prefixes = [Prefix([5, 6, 7], []), Prefix([8, 9, 10], []), Prefix([11, 12, 13], [])]
-    given = {"new_tokens": 10, "batch_size": 2, "logits_processor": [prefer_phrases]}
-    result = continue_prefixes(model, prefixes, prepare=with_phrases(model, lambda *_: vocabulary), **given)
+    prepare = with_phrases(model, lambda *_: vocabulary, ContinuationSettings(phrase_bias=1000.0))
+    result = continue_prefixes(model, prefixes, prepare=prepare, new_tokens=10, batch_size=2)
     assert result.tokens == [[40, 41, 42, 43, 40, 41, 42, 43, 40, 41]] * 3
     assert result.num_steps == result.num_phrases == [3, 3, 3]
     assert len(result.seconds) == len(result.phrase_seconds) == 3

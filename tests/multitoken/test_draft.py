@@ -1,5 +1,7 @@
 """Drafts without heads on models as Transformers has them: the same text in fewer passes, and where it stands."""
 
+import copy
+
 import pytest
 import torch
 from transformers import (
@@ -194,7 +196,14 @@ def test_phrases_and_passages_that_read_the_whole_text_are_refused():
             model.generate(token_ids(1, 8), custom_generate=draft(), **told, **GREEDY)
 
 
-def test_documents_of_a_larger_vocabulary_are_told():
+def test_documents_in_tokens_that_are_not_the_models_are_told():
+    pictured = copy.deepcopy(BPE)
+    pictured.add_special_tokens({"additional_special_tokens": ["<picture>"]})  # as of a model that has no eyes
+    drafts, own = draft(documents=["the cat"], tokenizer=pictured), make_backbone("llama", vocab_size=len(BPE))
+    assert own.generate(token_ids(1, 3), custom_generate=drafts, **GREEDY).numel()
+    own.generation_config.eos_token_id = BPE.encode("t")
+    with pytest.raises(ValueError, match="own tokenizer"):
+        own.generate(token_ids(1, 3), custom_generate=drafts, **GREEDY)
     phrases = PhraseVocabulary.from_token_ids([[3, 46], [2, 7]], WORDS, vocab_size=50)
     with pytest.raises(ValueError, match="46"):
         make_backbone("gpt2", vocab_size=40).generate(

@@ -205,6 +205,9 @@ def test_a_resized_model_reads_phrases_of_its_new_tokens_and_takes_the_tokenizer
 
 def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):
     other = word_level_tokenizer([" ".join(f"q{number}" for number in range(VOCAB - 3)) + "\n"])
+    phrases = PhraseVocabulary.from_token_ids([[3, 4]], other, vocab_size=VOCAB)
+    with pytest.raises(ValueError, match="no special token"):  # by its end, where the model keeps no fingerprint
+        DynamicVocabForCausalLM.from_base(make_backbone("llama", eos_token_id=5)).phrase_table(phrases)
     model = DynamicVocabForCausalLM.from_base(make_backbone(), tokenizer=WORDS).eval()
     theirs = PhraseVocabulary.from_token_ids([[5, 6]], other, vocab_size=VOCAB)
     model.save_pretrained(tmp_path)

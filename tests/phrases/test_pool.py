@@ -84,6 +84,7 @@ def test_embeddings_of_a_collections_phrases_lie_beside_its_documents_for_the_ne
     def rows(change=0.0, num_documents=3):
         collection = DocumentCollection.open(tmp_path, LetterEncoder())
         model: Any = make_dynamic_model()
+        model.generation_config.eos_token_id = WORDS.eos_token_id
         settings = {"num_documents": num_documents, "vocab_size": VOCAB}
         pool = PhrasePool(collection, WORDS, TokenNgrams(2, 3), retriever=collection, **settings)
         with torch.no_grad():

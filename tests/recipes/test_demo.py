@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from demo import Setup, find_passages
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from tests.recipes.running import run_recipe
@@ -46,6 +47,13 @@ def test_the_demo_answers_in_three_ways_and_leads_from_each_phrase_to_its_docume
     (tmp_path / "shelf" / "pets.txt").write_text("The dog sat on the flat mat of a cat.")
     run_recipe("demo", *given)  # the collection of the first run follows its documents
     assert "The dog sat" in (tmp_path / "out" / "answers.html").read_text()
+
+
+def test_a_paragraph_without_an_end_becomes_passages_that_a_model_can_read(tmp_path):
+    (tmp_path / "one.txt").write_text(f"{TEXT} " * 300)
+    passages = find_passages(Setup(questions=[], documents=str(tmp_path)))
+    assert len(passages) > 4 and max(map(len, passages.values())) <= 2000
+    assert " ".join(passages.values()) == " ".join([TEXT] * 300)
 
 
 def test_the_benchmark_of_lookup_prints_every_way_for_both_kinds_of_questions(tmp_path):

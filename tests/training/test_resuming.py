@@ -1,5 +1,6 @@
 """A training that was broken off ends as the unbroken one, from the newest whole checkpoint."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
+from hf_targets.training import loss_parts
 from hf_targets.training.checkpoints import newest_checkpoint
 from tests.masked_diffusion import training as diffusion_training
 from tests.multitoken.test_trainer import make_trainer
@@ -100,6 +102,14 @@ def test_without_a_whole_checkpoint_there_is_nothing_to_resume(tmp_path):
     (tmp_path / "checkpoint-2").mkdir()
     with pytest.raises(ValueError, match="no whole checkpoint"):
         make(tmp_path)[0].train(resume_from_checkpoint=True)
+
+
+def test_logs_without_a_bar_tell_the_seconds_of_this_run_so_far_and_those_left(capsys, monkeypatch, tmp_path):
+    make(tmp_path, max_steps=2)[0].train()
+    monkeypatch.setattr(loss_parts, "monotonic", iter(range(0, 1000, 30)).__next__)  # 30 seconds between two looks
+    make(tmp_path, max_steps=5)[0].train(resume_from_checkpoint=True)
+    told = re.findall(r"'loss'.*'seconds': (\d+), 'seconds_left': (\d+)", capsys.readouterr().out)
+    assert told[-3:] == [("30", "60"), ("60", "30"), ("90", "0")]
 
 
 _TWO = """
