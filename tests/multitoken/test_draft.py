@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    BambaConfig,
     Gemma3TextConfig,
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
@@ -26,13 +25,11 @@ SIZE = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "bos_token_i
 def make_plain(family):
     if family == "mistral":
         return make_sliding_model().backbone.double()
-    if family in ("gemma3", "bamba"):
+    if family == "gemma3":
         torch.manual_seed(0)
         kinds = ["sliding_attention", "full_attention"]
         window = {"head_dim": 8, "sliding_window": 6, "layer_types": kinds, "initializer_range": 0.2}
-        state = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "attn_layer_indices": [1]}
-        config = Gemma3TextConfig(**SIZE, **window) if family == "gemma3" else BambaConfig(**SIZE, **state)
-        return AutoModelForCausalLM.from_config(config).eval().double()
+        return AutoModelForCausalLM.from_config(Gemma3TextConfig(**SIZE, **window)).eval().double()
     return (make_pair_backbone if family in ("bart", "t5") else make_backbone)(family).double()
 
 
@@ -161,7 +158,6 @@ def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
         ("gpt2", {"cache_implementation": "static"}, "StaticCache"),
         ("gpt2", {"use_cache": False}, "use_cache=False"),
         ("gpt2", {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
-        ("bamba", {}, "LinearAttentionLayer"),
         ("reformer", {}, "DynamicCache"),
     ],
 )

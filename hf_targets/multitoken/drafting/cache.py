@@ -18,7 +18,7 @@ from transformers.cache_utils import (
 from hf_targets.multitoken.drafting.drafts import Draft
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
-MOST_PENDING = 16
+MOST_PENDING = 8
 """Pending tokens of a `StateCache` up to which a pass has a draft; a pass without one takes them all in."""
 _LAYERS = (
     DynamicLayer,
@@ -37,6 +37,11 @@ def check_layers(cache: Cache) -> None:
             raise ValueError(
                 f"drafting takes a cache of layers that it can rearrange, and this cache has a {type(layer).__name__}"
             )
+
+
+def has_state(cache: Cache) -> bool:
+    """Return whether a layer of a cache keeps a state of the text, as those of Mamba do."""
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache_of_text(cache).layers)
 
 
 class RaggedCache:
@@ -183,8 +188,7 @@ class StateCache(RaggedCache):
 
 def ragged_cache(cache: Cache, mask: Bool[Tensor, "batch length"]) -> RaggedCache:
     """Return a ragged cache of what a model has read; see `RaggedCache`."""
-    has_state = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache_of_text(cache).layers)
-    return (StateCache if has_state else RaggedCache)(cache, mask)
+    return (StateCache if has_state(cache) else RaggedCache)(cache, mask)
 
 
 def _gather(states: Tensor, index: Int[Tensor, "rows kept"]) -> Tensor:

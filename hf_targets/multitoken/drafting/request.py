@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
-from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from hf_targets.backbones.generation import takes_shifted_rows
 from hf_targets.backbones.weight_access import execution_device
-from hf_targets.multitoken.drafting.cache import check_layers
+from hf_targets.multitoken.drafting.cache import check_layers, has_state
 from hf_targets.multitoken.drafting.rows import PassInputs
 from hf_targets.multitoken.hidden_state_cache import cache_of_text
 
@@ -27,8 +27,7 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
         cause = "cache_implementation" if config.use_cache else "use_cache=False"
         raise ValueError(f"drafting takes a DynamicCache in memory, got {kind}; leave out {cause}")
     check_layers(cache)
-    has_state = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in own.layers)
-    if has_state and not continues_state(model):
+    if has_state(own) and not continues_state(model):
         raise ValueError(
             f"drafting needs a model that reads several tokens on from a state, and {type(model).__name__} begins anew "
             "at each pass of more than one; decode without drafts"
@@ -55,7 +54,7 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
         )
     if filled and batch > 1:
         raise ValueError("drafting for several rows cannot start from a filled cache; generate row by row")
-    moves = batch > 1 and not has_state  # rows with a state remain in step
+    moves = batch > 1 and not has_state(own)  # rows with a state remain in step
     if moves and (is_pair or not inputs.takes_positions) and not takes_shifted_rows(backbone):
         raise ValueError(
             f"drafting for several rows needs a decoder that takes positions or reads distances, and that of "
@@ -85,8 +84,7 @@ def continues_state(model: PreTrainedModel) -> bool:
 
 def _num_cached(cache: DynamicCache) -> int:
     """Return how many tokens a cache holds; one of states alone does not count them, and is to be empty."""
-    layers: list[Any] = list(cache.layers)
-    if not layers or not all(isinstance(layer, LinearAttentionLayer) for layer in layers):
+    if not cache.layers or not all(cache.is_linear):
         return cache.get_seq_length()
     if cache.has_previous_state():
         raise ValueError("a cache of states alone does not tell how much it has read; start with a new cache")
