@@ -1,6 +1,6 @@
 """A key-value cache whose rows keep different numbers of the tokens read last."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Int
@@ -63,7 +63,7 @@ class RaggedCache:
         layers: list[Any] = cache_of_text(cache).layers
         self.cache = cache
         # a layer of hidden states that an earlier call left does not grow when this call has no ensemble
-        self._layers = [
+        self._layers: list[Any] = [
             layer
             for layer in layers
             if isinstance(layer, DynamicLayer)
@@ -81,7 +81,7 @@ class RaggedCache:
     def select(self, rows: Bool[Tensor, "batch"]) -> None:
         """Keep only the rows where `rows` is true."""
         if not rows.all():
-            self.cache.reorder_cache(rows.nonzero()[:, 0])
+            self.cache.reorder_cache(cast(Any, rows.nonzero()[:, 0]))
             self.mask = self.mask[rows]
             self._trim()
 
