@@ -59,9 +59,10 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 WIDE = {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "intermediate_size": 1024}
 LARGE: dict[str, dict[str, Any]] = {
-    "mamba2": {**WIDE, "num_heads": 16, "head_dim": 64, "state_size": 64},
+    "mamba2": {**WIDE, "num_heads": 16, "head_dim": 64, "state_size": 64, "chunk_size": 16},
     "falcon_h1": {
         **WIDE, "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_ssm": 512, "mamba_d_state": 64, "head_dim": 64,
+        "mamba_chunk_size": 16,
     },
     "qwen3_5_text": {
         **WIDE, "layer_types": DELTA["layer_types"] * 4, "linear_num_key_heads": 8, "linear_num_value_heads": 8,
