@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import logits_process
 from transformers.generation.logits_process import LogitsProcessorList
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.encoder_decoder import decoder_positions, position_table, read_pair
@@ -67,7 +68,7 @@ def inputs_of_step(
 def text_reader(backbone: PreTrainedModel) -> Reader:
     """Return a function from token ids (batch, time), a mask and positions to the last hidden states.
 
-    A decoder reads them after a source of two tokens.
+    A decoder reads them after a source of two positions.
     """
     if not backbone.config.is_encoder_decoder:
 
@@ -77,7 +78,8 @@ def text_reader(backbone: PreTrainedModel) -> Reader:
             return backbone.base_model(input_ids=ids, use_cache=False, **given)[0]
 
         return read
-    source = backbone.get_encoder()(input_ids=torch.arange(1, 3, device=execution_device(backbone))[None])
+    ones = torch.ones(1, 2, backbone.get_encoder().config.hidden_size, dtype=backbone.dtype)
+    source = BaseModelOutput(last_hidden_state=ones.to(execution_device(backbone)))  # it may be speech
 
     def read_after_source(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
         given = backbone_inputs(decoder_attention_mask=mask)

@@ -93,7 +93,8 @@ def find_output_scale(
     if not error <= rounding_of(layer, logits):
         raise ValueError(
             f"{type(backbone).__name__} does more than apply its output embedding to its last hidden states, times a "
-            f"scale (a soft cap, a transform): its logits differ by up to {error:.2g}; choose another base model"
+            f"scale (a soft cap, a transform), which the losses of new parts do not compute: its logits differ by up "
+            f"to {error:.2g}; choose another base model, or draft without heads (`hf_targets.draft`)"
         )
     return scale
 

@@ -11,6 +11,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.data.tokenization import tokenizer_fingerprint
+from hf_targets.multitoken.drafting.cache import has_state
 from hf_targets.multitoken.drafting.documents import DocumentTexts
 from hf_targets.multitoken.drafting.lookup import MOST, Lookup, SortedTexts, TextIndex
 from hf_targets.multitoken.drafting.loop import DraftingLoop
@@ -63,7 +64,8 @@ class Drafts:
         """Return the lookup of some rows: in their prompts, and what the encoder has read.
 
         Args:
-            least: Tokens that must be the same; None: 1, and 2 with several rows, as a draft lengthens the pass of all.
+            least: Tokens that must be the same; None: 1, and 2 with several rows or a state, where a pass of several
+                tokens costs more.
         """
         inputs, rows, config = PassInputs(model, given), len(input_ids), getattr(model, "backbone", model).config
         documents, size = self.others.get("documents"), config.get_text_config().vocab_size
@@ -76,7 +78,8 @@ class Drafts:
             sources = tokens_of(source, given.get("attention_mask"), rows)
             texts = map(list.__add__, sources, texts)
         indices = list(map(TextIndex, texts))
-        return Lookup(self.num_tokens, indices, self.others, self.in_text, least or min(rows, 2), self.most, size)
+        least = least or (2 if rows > 1 or has_state(inputs.cache) else 1)
+        return Lookup(self.num_tokens, indices, self.others, self.in_text, least, self.most, size)
 
     def __call__(
         self,
@@ -131,10 +134,12 @@ def draft(
     Where the last tokens stood before, the tokens that followed there are drafted, and one pass of the model verifies
     them all. Of several places the one with the longest match is taken. Greedy text equals that of plain greedy
     decoding, sampled text has the same distribution. Any causal or encoder-decoder model of Transformers will do, with
-    any number of rows, padding, processors and stopping criteria, but for those that keep a state or have several kinds
-    of positions; a model with heads drafts by both if `draft_tokens` is given too. With `return_dict_in_generate=True`
-    the output has a `draft_report`: passes, tokens, accepted tokens by source, and the share of drafted ones. A forward
-    that `torch.compile` has made, with fullgraph=True too, is compiled for a few lengths of drafts.
+    any number of rows, padding, processors and stopping criteria, but for those that have several kinds of positions,
+    or a state that begins anew at each pass of several tokens (Mamba 1). With another state (Mamba 2 ...) all rows keep
+    as many tokens as the row that keeps fewest. A model with heads drafts by both if `draft_tokens` is given too. With
+    `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by source, and the
+    share of drafted ones.
+    A forward that `torch.compile` has made, with fullgraph=True too, is compiled for a few lengths of drafts.
 
     In bfloat16 a chunk rounds otherwise than a single token, so that a greedy text may leave the plain one where two
     tokens are equally probable up to rounding.
@@ -157,7 +162,7 @@ def draft(
     Raises:
         ValueError: If there is nothing to look in, documents come without a tokenizer or have no text. By `generate`,
             if the tokenizer cannot be the model's (`check_tokenizer`), or it is asked for beams, a cache that is not
-            dynamic or keeps a state, attention weights or hidden states.
+            dynamic, attention weights or hidden states.
     Source: Saxena 2023, "Prompt lookup decoding"; Oliaro et al. 2024, "SuffixDecoding", for answers and documents, with
         trees of frequencies where this takes the longest match.
     Related: Transformers passes a `custom_generate` neither `streamer` nor `tokenizer`: give `draft_streamer` to

@@ -6,11 +6,15 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    BambaConfig,
+    Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
+    GptOssConfig,
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteriaList,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
 from hf_targets import PhraseVocabulary, RetroForCausalLM, draft
@@ -23,29 +27,47 @@ from tests.tiny_seq2seq import make_pair_backbone, pairs
 GREEDY = {"do_sample": False, "max_new_tokens": 24, "pad_token_id": 0}
 TOLD = {"return_dict_in_generate": True, **GREEDY}
 SIZE = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "bos_token_id": 0, "eos_token_id": 0}
+KINDS = ["sliding_attention", "full_attention"]
+WINDOW = {**SIZE, "head_dim": 8, "sliding_window": 6, "layer_types": KINDS, "initializer_range": 0.2}
+SHARED = {"num_hidden_layers": 4, "layer_types": KINDS * 2, "num_kv_shared_layers": 2}
+WINDOWS = {
+    "gemma2": lambda: Gemma2Config(**WINDOW),  # caps its logits
+    "gemma3": lambda: Gemma3TextConfig(**WINDOW),
+    "gemma4": lambda: Gemma4TextConfig(  # layers of several widths, some of which read another's keys
+        **WINDOW | SHARED, global_head_dim=16, vocab_size_per_layer_input=50, hidden_size_per_layer_input=8
+    ),
+    "gpt_oss": lambda: GptOssConfig(**WINDOW, num_local_experts=2, num_experts_per_tok=1),
+}
+WHISPER = {
+    "vocab_size": 50, "d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_mel_bins": 8,
+    "max_source_positions": 20, "max_target_positions": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "decoder_start_token_id": 3, "suppress_tokens": None, "begin_suppress_tokens": None, "init_std": 0.2,
+}  # fmt: skip
 
 
 def make_plain(family):
     if family == "mistral":
         return make_sliding_model().backbone.double()
-    if family in ("gemma3", "bamba"):
+    if family in WINDOWS:
+        torch.manual_seed(4)  # some texts repeat themselves
+        return AutoModelForCausalLM.from_config(WINDOWS[family]()).eval()
+    if family == "whisper":
         torch.manual_seed(0)
-        kinds = ["sliding_attention", "full_attention"]
-        window = {"head_dim": 8, "sliding_window": 6, "layer_types": kinds, "initializer_range": 0.2}
-        state = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "attn_layer_indices": [1]}
-        config = Gemma3TextConfig(**SIZE, **window) if family == "gemma3" else BambaConfig(**SIZE, **state)
-        return AutoModelForCausalLM.from_config(config).eval().double()
+        return WhisperForConditionalGeneration(WhisperConfig(**WHISPER)).eval()
     return (make_pair_backbone if family in ("bart", "t5") else make_backbone)(family).double()
 
 
 def inputs_of(model, rows):
+    if model.config.model_type == "whisper":
+        return {"input_features": torch.randn(rows, 8, 40, generator=torch.Generator().manual_seed(0))}
     if model.config.is_encoder_decoder:
         return {name: value for name, value in pairs(rows).items() if name != "labels"}
     ids, mask = left_padded(rows)
     return {"input_ids": ids, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neo", "opt", "phi", "mistral", "gemma3", "bart", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neo", "opt", "phi", "mistral", *WINDOWS, "bart", "t5"])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.usefixtures("clear_choices")
 def test_greedy_texts_are_the_plain_ones_and_the_report_adds_up(family, rows):
@@ -59,6 +81,20 @@ def test_greedy_texts_are_the_plain_ones_and_the_report_adds_up(family, rows):
     assert report["passes"] == output.num_forward_passes <= 24
     accepted = report["accepted"].get("text", 0)
     assert report["share"] == accepted / report["tokens"] and (accepted or rows > 1)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_speech_is_written_as_without_drafts_in_fewer_passes(rows):
+    model, passes = make_plain("whisper"), []
+    inputs, drafts = inputs_of(model, rows), draft(answers=True)
+    plain = model.generate(**inputs, max_new_tokens=24)
+    drafts.others["answers"].extend([token for row in plain.tolist() for token in [*row, -1]])
+    hook = model.get_decoder().register_forward_hook(lambda *_: passes.append(1))
+    for told in ({}, {"return_dict_in_generate": True}):
+        output = model.generate(**inputs, custom_generate=drafts, max_new_tokens=24, **told)
+        assert torch.equal((output["sequences"] if told else output)[:, -plain.shape[1] :], plain)
+    hook.remove()
+    assert len(passes) < 24
 
 
 def test_processors_criteria_and_a_streamer_act_as_without_drafts():
@@ -164,7 +200,6 @@ def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
         ("gpt2", {"cache_implementation": "static"}, "StaticCache"),
         ("gpt2", {"use_cache": False}, "use_cache=False"),
         ("gpt2", {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
-        ("bamba", {}, "LinearAttentionLayer"),
         ("reformer", {}, "DynamicCache"),
     ],
 )

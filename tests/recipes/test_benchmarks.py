@@ -51,6 +51,13 @@ def test_the_benchmark_of_drafts_prints_every_way_of_each_type_and_batch():
     assert rows == [(dtype, size, way) for dtype in ("float32", "bfloat16") for size in "12" for way in ways]
 
 
+def test_the_benchmark_of_families_finds_the_plain_texts():
+    printed = run_recipe("benchmarks/families")
+    assert re.findall(r"^\| (\w+) \| 100% \| 100% \| 100% \|", printed, re.M) == ["llama", "mamba2", "t5"]
+    assert re.search(r"\| llama \| 200 \| [1-9]\d* \| [\d.]+ \| \d+ \| [01]\.\d\d \|", printed)
+    assert re.search(r"\| mamba2 \| 22M \|", printed)
+
+
 def test_the_benchmark_of_latency_prints_every_way():
     printed = run_recipe("benchmarks/latency")
     assert "8 tokens in 4 steps with phrases" in printed

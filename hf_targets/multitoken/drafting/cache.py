@@ -1,27 +1,49 @@
 """A key-value cache whose rows keep different numbers of the tokens read last."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import Cache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+)
 
 from hf_targets.multitoken.drafting.drafts import Draft
 from hf_targets.multitoken.hidden_state_cache import HiddenStateCache, cache_of_text
 
 MOST_UNUSED = 0.125
 """The share of a cache that rejected tokens may take where they can stay: to hide them costs less than to move rows."""
+MOST_PENDING = 8
+"""Pending tokens of a `StateCache` up to which a pass has a draft; a pass without one takes them all in."""
+_LAYERS = (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    HiddenStateCache,
+    DummyLayer,  # of layers that read another one's keys
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+)
 
 
 def check_layers(cache: Cache) -> None:
-    """Raise a ValueError if a layer of a cache cannot drop tokens and move rows, such as one that keeps a state."""
+    """Raise a ValueError if a layer of a cache is of a kind whose tokens or states cannot be rearranged."""
     for layer in cache_of_text(cache).layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, HiddenStateCache):
+        if type(layer) not in _LAYERS:
             raise ValueError(
                 f"drafting takes a cache of layers that it can rearrange, and this cache has a {type(layer).__name__}"
             )
+
+
+def has_state(cache: Cache) -> bool:
+    """Return whether a layer of a cache keeps a state of the text, as those of Mamba do."""
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache_of_text(cache).layers)
 
 
 class RaggedCache:
@@ -32,17 +54,28 @@ class RaggedCache:
         mask: True where a position of the cache is attended, (batch, length). The last position counts as just read:
             call `keep` next.
         gaps: Whether the model reads a text right that has rejected tokens in between, which the mask hides.
+
+    Attributes:
+        pending: Tokens of the text before the last one that the cache has not taken in; the next pass reads them too.
+        in_step: Whether all rows must keep the same number of tokens.
     """
+
+    in_step = False
 
     def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"], *, gaps: bool = False) -> None:
         layers: list[Any] = cache_of_text(cache).layers
         self.cache = cache
         # a layer of hidden states that an earlier call left does not grow when this call has no ensemble
-        self._layers = [
-            layer for layer in layers if layer.is_initialized and layer.get_seq_length() == cache.get_seq_length()
+        self._layers: list[Any] = [
+            layer
+            for layer in layers
+            if isinstance(layer, DynamicLayer)
+            and layer.is_initialized
+            and layer.get_seq_length() == cache.get_seq_length()
         ]
         self._gaps = gaps and all(type(layer) is DynamicLayer for layer in self._layers)
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
+        self.pending = 0
 
     @property
     def length(self) -> int:
@@ -52,17 +85,17 @@ class RaggedCache:
     def select(self, rows: Bool[Tensor, "batch"]) -> None:
         """Keep only the rows where `rows` is true."""
         if not rows.all():
-            self.cache.batch_select_indices(rows.nonzero()[:, 0])
+            self.cache.reorder_cache(cast(Any, rows.nonzero()[:, 0]))
             self.mask = self.mask[rows]
             self._trim()
 
     def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
-        """Return the attention mask for the next chunk: the last known token of each row, then its draft.
+        """Return the attention mask for the next chunk: pending tokens, the last one of each row, then its draft.
 
         Returns: For a chain, 1 where attended, (rows, length + chunk), or None if every position is attended. For a
             tree, the term to add to the attention scores, (rows, 1, chunk, length + chunk): a token sees only its path.
         """
-        self._read = self.mask.new_ones(draft.tokens.shape[0], draft.tokens.shape[1] + 1)
+        self._read = self.mask.new_ones(draft.tokens.shape[0], self.pending + 1 + draft.tokens.shape[1])
         if not tree:
             return None if self.mask.all() else torch.cat([self.mask, self._read], dim=1).long()
         visible = torch.cat([self.mask[:, None].expand(-1, self._read.shape[1], -1), draft.ancestors()], dim=2)
@@ -124,6 +157,48 @@ class RaggedCache:
             start = layer.keys.shape[-2] - num_read
             for states in (layer.keys, layer.values):
                 states[..., start : start + positions.shape[1], :] = _gather(states, start + positions)
+
+
+class StateCache(RaggedCache):
+    """A cache with layers that keep a state of the text, from which no token can be dropped.
+
+    When a draft is not accepted as a whole, all layers go back to where they were before it, and the next pass reads
+    the accepted tokens again, before the next draft. Rows cannot be moved in a state, and so remain in step.
+    """
+
+    in_step = True
+
+    def __init__(self, cache: Cache, mask: Bool[Tensor, "batch length"]) -> None:
+        super().__init__(cache, mask)
+        states = (layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin))
+        self._states = [layer for layer in states if not layer.is_croppable]
+        self._before: list[dict[int, Tensor | None]] = []
+
+    def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
+        """Return the attention mask for the next chunk, and keep a copy of the states if it has a draft."""
+        if draft.depths:
+            kept = [layer.recurrent_states.items() for layer in self._states]
+            self._before = [{at: None if one is None else one.clone() for at, one in states} for states in kept]
+        return super().mask_for(draft, dtype, tree=tree)
+
+    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
+        """Keep the first `counts` of `positions`, as many in each row that goes on."""
+        longest, num_read = int(counts.max()), self._read.shape[1]
+        if self._states and self.pending + longest < num_read:
+            for layer, states in zip(self._states, self._before, strict=True):
+                layer.recurrent_states = states
+            self.cache.crop(-num_read)
+            self.pending += longest
+            return
+        rejected = num_read - self.pending - longest
+        self.mask = torch.cat([self.mask, self._read[:, : num_read - rejected]], dim=1)
+        self.cache.crop(-rejected)
+        self.pending = 0
+
+
+def ragged_cache(cache: Cache, mask: Bool[Tensor, "batch length"], *, gaps: bool) -> RaggedCache:
+    """Return a ragged cache of what a model has read; see `RaggedCache`."""
+    return StateCache(cache, mask) if has_state(cache) else RaggedCache(cache, mask, gaps=gaps)
 
 
 def _gather(states: Tensor, index: Int[Tensor, "rows kept"]) -> Tensor:

@@ -17,7 +17,7 @@ from hf_targets.backbones.encoder_decoder import decoder_positions
 from hf_targets.backbones.generation import has_window
 from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.auto import AutoDrafts
-from hf_targets.multitoken.drafting.cache import RaggedCache
+from hf_targets.multitoken.drafting.cache import MOST_PENDING, ragged_cache
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
 from hf_targets.multitoken.drafting.lookup import Lookup, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
@@ -85,19 +85,19 @@ class DraftingLoop:
 
     def _read_prompt(self, input_ids: Tensor) -> None:
         given = self._given.given
-        given["past_key_values"].activate_past_recording()
+        self._given.cache.activate_past_recording()
         if self._heads is not None:
             given["output_last_hidden_state"] = True
         outputs = self.model._prefill(input_ids, self.config, given)
         prompt = given.pop("inputs_embeds", input_ids) if not self._given.has_source else input_ids
         mask = self._given.mask
         mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device) if mask is None else mask.bool()
-        cache, self._mtp = outputs.past_key_values, None
+        cache, self._mtp = outputs[self._given.cache_name], None
         hidden: Any = None if self._heads is None else outputs.last_hidden_state
         if self._heads is not None and self._heads.config.head == "mtp" and self.settings.num_tokens:
             self._mtp = MtpCache(cache, mask, self._heads, self.settings.num_tokens, hidden, input_ids)
         gaps = self._given.takes_positions and not has_window(getattr(self.model, "backbone", self.model))
-        self._cache = self._mtp or RaggedCache(cache, mask, gaps=gaps)
+        self._cache = self._mtp or ragged_cache(cache, mask, gaps=gaps)
         self._logits, self._hidden = outputs.logits[:, -1:], None if hidden is None else hidden[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
         self._position = self._given.last_positions(mask)
@@ -107,6 +107,8 @@ class DraftingLoop:
         draft, process = self._draft, partial(self._rows.process, self._active)
         sample, ends = bool(self.config.do_sample), self._rows.end_tokens
         found = verify(draft, self._logits, process, sample=sample, end_tokens=ends)
+        if self._cache.in_step:
+            found.counts = found.counts.min().expand_as(found.counts)
         taken, finished = self._rows.append(self._active, found)
         self._cache.keep(found.positions, taken)
         last = found.positions.gather(1, taken[:, None] - 1)
@@ -147,12 +149,14 @@ class DraftingLoop:
         most = self.config.max_length - int(rows.lengths[active].min()) - 1  # pyright: ignore
         if self._longest is not None:
             # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
-            room = self._longest - self._cache.length - 1
+            room = self._longest - self._cache.length - self._cache.pending - 1
             if room < most:
                 self._cache.align()
-                room = self._longest - self._cache.length - 1
+                room = self._longest - self._cache.length - self._cache.pending - 1
             most = min(most, room)
             branches = min(branches, room // max(min(self.settings.num_tokens, most), 1))
+        if self._cache.pending > MOST_PENDING:
+            most = 0
         asked, found = self.settings.num_tokens, []
         if self.auto is not None and lookup is not None:
             found = [lookup.find(row, most) for row in active.tolist()]
@@ -166,6 +170,9 @@ class DraftingLoop:
             sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
             known = zip(active.tolist(), sure, strict=True)
             found = [lookup.find(row, most - len(tokens), tokens) for row, tokens in known]
+        if self._cache.in_step:  # what one row drafts beyond the shortest draft is never kept
+            shortest = min((len(one.tokens) for one in found), default=0)
+            found = [one._replace(tokens=one.tokens[:shortest]) for one in found]
         if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(active) > 1):
             found = for_half(found, kept, draft.tokens.shape[1]) if found else found
             draft = extended(draft, found, kept) if any(one.tokens for one in found) else draft
@@ -176,7 +183,7 @@ class DraftingLoop:
         active, config = self._active, self.config
         if self._heads is None or self._hidden is None or count < 1:
             return empty_draft(len(active), active.device)
-        known = self._heads, self._hidden, self._rows.last_tokens(active), count
+        known = self._heads, self._hidden, self._rows.last_tokens(active)[:, 0], count
         if branches > 1:
             return draft_tree(*known, branches)
         threshold = 0.4 if config.assistant_confidence_threshold is None else config.assistant_confidence_threshold
@@ -192,18 +199,21 @@ class DraftingLoop:
     def _read_draft(self) -> None:
         """Read the last known token of each row and its draft."""
         draft, rows = self._draft, self._rows
-        chunk, at = rows.last_tokens(self._active)[:, None], self._position[:, None]
+        pending, num_logits = self._cache.pending, 1 + draft.tokens.shape[1]
+        chunk = rows.last_tokens(self._active, pending + 1)
         self.counts.num_verifications += len(self._active)
         if draft.depths:
             self.counts.num_drafted_tokens += int(draft.exists.sum())
             chunk = torch.cat([chunk, draft.tokens], dim=1)
-            at = at + torch.tensor([0, *draft.depths], device=chunk.device)
+        at = self._position[:, None] + torch.tensor([*range(-pending, 1), *draft.depths], device=chunk.device)
         mask = self._cache.mask_for(draft, self.model.dtype, tree=draft.is_tree)
         given = self._given
-        inputs = given.of_pass(mask, at, past_key_values=self._cache.cache)
+        inputs = self.model.prepare_inputs_for_generation(chunk, **given.of_pass(mask, at, self._cache.cache))
+        if "logits_to_keep" in inputs:  # `generate` or the model puts it there if the model takes it
+            inputs["logits_to_keep"] = num_logits
         with decoder_positions(self.model, at if given.has_source and not given.takes_positions else None):
-            outputs = self.model(**self.model.prepare_inputs_for_generation(chunk, **inputs), return_dict=True)
-        self._logits = outputs.logits
+            outputs = self.model(**inputs, return_dict=True)
+        self._logits = outputs.logits[:, -num_logits:]
         self._hidden = None if self._heads is None else outputs.last_hidden_state
         if self._mtp is not None:
             self._mtp.extend(outputs.last_hidden_state, chunk)

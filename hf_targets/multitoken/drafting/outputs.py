@@ -81,6 +81,9 @@ class DraftedSeq2SeqOutput(_Counted, GenerateEncoderDecoderOutput):
 def with_counts(
     fields: dict[str, Any], counts: DraftCounts, *, is_encoder_decoder: bool
 ) -> DraftedGenerationOutput | DraftedSeq2SeqOutput:
-    """Return the output of `generate` with its counts."""
+    """Return the output of `generate` with its counts, no entries: Whisper's `generate` splits those by row."""
     kind: Any = DraftedSeq2SeqOutput if is_encoder_decoder else DraftedGenerationOutput
-    return kind(**fields, **asdict(counts))
+    output = kind(**fields)
+    for name, count in asdict(counts).items():
+        object.__setattr__(output, name, count)
+    return output

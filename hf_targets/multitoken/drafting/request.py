@@ -1,12 +1,15 @@
 """What the drafting loop provides of what `generate` may be asked for."""
 
-from typing import Any, cast
+from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from hf_targets.backbones.generation import takes_shifted_rows
-from hf_targets.multitoken.drafting.cache import check_layers
+from hf_targets.backbones.weight_access import execution_device
+from hf_targets.multitoken.drafting.cache import check_layers, has_state
 from hf_targets.multitoken.drafting.rows import PassInputs
 from hf_targets.multitoken.hidden_state_cache import cache_of_text
 
@@ -17,13 +20,18 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
     """Raise a ValueError if the loop does not provide what `generate` was asked for."""
     if getattr(model.prepare_inputs_for_generation, "__self__", model) is not model:
         raise ValueError(f"{LEARNT_PROMPTS}; decode without drafts")
-    cache: Any = given.get("past_key_values")
-    own: Any = None if cache is None else cache_of_text(cache)
+    inputs, backbone = PassInputs(model, given), getattr(model, "backbone", model)
+    cache, own = inputs.cache, None if inputs.cache is None else cache_of_text(inputs.cache)
     if not config.use_cache or not isinstance(own, DynamicCache) or own.offloading:
         kind = type(own).__name__ if config.use_cache and own is not None else "none"
         cause = "cache_implementation" if config.use_cache else "use_cache=False"
         raise ValueError(f"drafting takes a DynamicCache in memory, got {kind}; leave out {cause}")
-    check_layers(cast(Any, cache))
+    check_layers(cache)
+    if has_state(own) and not continues_state(model):
+        raise ValueError(
+            f"drafting needs a model that reads several tokens on from a state, and {type(model).__name__} begins anew "
+            "at each pass of more than one; decode without drafts"
+        )
     others = ("assistant_ensemble_weight", "assistant_early_exit", "use_mtp")
     told = {name: getattr(config, name, None) for name in (*others, "output_attentions", "output_hidden_states")}
     told["guidance_scale"] = None if config.guidance_scale == 1 else config.guidance_scale
@@ -32,13 +40,12 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
     for name, what in (("phrases", "phrases"), ("written", "retrieve")):
         if given.get(name) is not None:  # they read the whole text at each step
             raise ValueError(f"{what} cannot be combined with drafts; leave out one of them")
-    inputs, backbone = PassInputs(model, given), getattr(model, "backbone", model)
     if (positions := inputs.positions) is not None and positions.ndim != 2:
         raise ValueError(f"drafts take positions (batch, time), and {type(model).__name__} has several of each token")
     is_pair, batch, length = inputs.has_source, *input_ids.shape
     embeds = None if is_pair else given.get("inputs_embeds")
     length = length if embeds is None else embeds.shape[1]
-    mask, filled = inputs.mask, cast(Any, cache).get_seq_length()
+    mask, filled = inputs.mask, _num_cached(own)
     whole = mask.shape[1] if mask is not None else config._mask_length if filled else length
     if whole != length or filled >= length:
         raise ValueError(
@@ -47,8 +54,38 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
         )
     if filled and batch > 1:
         raise ValueError("drafting for several rows cannot start from a filled cache; generate row by row")
-    if batch > 1 and (is_pair or not inputs.takes_positions) and not takes_shifted_rows(backbone):
+    moves = batch > 1 and not has_state(own)  # rows with a state remain in step
+    if moves and (is_pair or not inputs.takes_positions) and not takes_shifted_rows(backbone):
         raise ValueError(
             f"drafting for several rows needs a decoder that takes positions or reads distances, and that of "
             f"{type(backbone).__name__} does neither; generate row by row"
         )
+
+
+@torch.no_grad()
+def continues_state(model: PreTrainedModel) -> bool:
+    """Return whether a model reads several tokens on from the state in its cache, tried on three tokens.
+
+    Mamba 1 and what is built of it read more than one token from an empty state.
+    """
+    config, ids = model.config.get_text_config(decoder=True), torch.arange(1, 4, device=execution_device(model))[None]
+    states = []
+    for parts in ((ids,), (ids[:, :1], ids[:, 1:])):
+        given = PassInputs(model, {})
+        cache, first = DynamicCache(config=config), 0
+        for part in parts:
+            positions = torch.arange(first, first + part.shape[1], device=ids.device)[None]
+            model(part, use_cache=True, **given.of_pass(None, positions, cache))
+            first += part.shape[1]
+        layers: list[Any] = [layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
+        states.append([one for layer in layers for one in layer.recurrent_states.values() if one is not None])
+    return all(torch.allclose(*pair, rtol=0.05, atol=0.05 * float(pair[0].std())) for pair in zip(*states, strict=True))
+
+
+def _num_cached(cache: DynamicCache) -> int:
+    """Return how many tokens a cache holds; one of states alone does not count them, and is to be empty."""
+    if not cache.layers or not all(cache.is_linear):
+        return cache.get_seq_length()
+    if cache.has_previous_state():
+        raise ValueError("a cache of states alone does not tell how much it has read; start with a new cache")
+    return 0

@@ -50,9 +50,9 @@ class Rows:
         self._scores = [[] for _ in range(batch)] if recorded and config.output_scores else None
         self._logits = [[] for _ in range(batch)] if recorded and config.output_logits else None
 
-    def last_tokens(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "rows"]:
-        """Return the last token that each of these rows has so far."""
-        return self.ids[rows, self.lengths[rows] - 1]
+    def last_tokens(self, rows: Int[Tensor, "rows"], count: int = 1) -> Int[Tensor, "rows {count}"]:
+        """Return the last tokens that each of these rows has so far."""
+        return self.ids[rows[:, None], self.lengths[rows, None] + torch.arange(-count, 0, device=self.ids.device)]
 
     def process(
         self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
@@ -166,6 +166,7 @@ class PassInputs:
 
     Attributes:
         takes_positions: Whether `forward` takes positions of the text.
+        cache_name: Of the argument and the output that is the cache.
     """
 
     def __init__(self, model: PreTrainedModel, model_kwargs: dict[str, Any]) -> None:
@@ -173,7 +174,14 @@ class PassInputs:
         self.has_source = bool(model.config.is_encoder_decoder)
         prefix = "decoder_" if self.has_source else ""
         self._mask, self._positions = f"{prefix}attention_mask", f"{prefix}position_ids"
-        self.takes_positions = self._positions in inspect.signature(model.forward).parameters
+        taken = inspect.signature(model.forward).parameters
+        self.takes_positions = self._positions in taken
+        self.cache_name = "cache_params" if "cache_params" in taken else "past_key_values"
+
+    @property
+    def cache(self) -> Any:
+        """The cache that `generate` has prepared; None if there is none."""
+        return self.given.get(self.cache_name)
 
     @property
     def mask(self) -> Tensor | None:
@@ -205,15 +213,13 @@ class PassInputs:
         if isinstance(self.given.get("attention_mask"), Tensor):
             self.given["attention_mask"] = self.given["attention_mask"][rows]
 
-    def of_pass(self, mask: Tensor | None, positions: Int[Tensor, "rows chunk"], **others: Any) -> dict[str, Any]:
+    def of_pass(self, mask: Tensor | None, positions: Int[Tensor, "rows chunk"], cache: Any) -> dict[str, Any]:
         """Return the arguments of a pass with the mask and the positions of its chunk."""
-        given = {**self.given, self._mask: mask, **others}
+        given = {**self.given, self._mask: mask, self.cache_name: cache}
         if self.takes_positions:
             given[self._positions] = positions
         if (types := given.get("token_type_ids")) is not None:  # `generate` goes on with the last one
             given["token_type_ids"] = types[:, -1:].expand(-1, positions.shape[1])
-        if "logits_to_keep" in given:  # `generate` puts it there if the model takes it
-            given["logits_to_keep"] = positions.shape[1]
         return given
 
 
