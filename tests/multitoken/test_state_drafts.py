@@ -15,6 +15,7 @@ from transformers import (
     NemotronHConfig,
     Qwen3_5TextConfig,
     Qwen3NextConfig,
+    RecurrentGemmaConfig,
     Zamba2Config,
 )
 
@@ -56,6 +57,9 @@ CONFIGS = {
     "lfm2": lambda: Lfm2Config(**SIZE, layer_types=["conv", "full_attention"]),
     "mamba": lambda: MambaConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, state_size=4),
     "jamba": lambda: JambaConfig(**SIZE, mamba_dt_rank=4, attn_layer_offset=1, attn_layer_period=2, num_experts=1),
+    "recurrent_gemma": lambda: RecurrentGemmaConfig(
+        **{**SIZE, "num_hidden_layers": 3}, lru_width=32, attention_window_size=8
+    ),
 }  # fmt: skip
 
 
@@ -82,7 +86,7 @@ def drafts_from(texts, wrong_every):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", [name for name in CONFIGS if name not in ("mamba", "jamba")])
+@pytest.mark.parametrize("family", [name for name in CONFIGS if name not in ("mamba", "jamba", "recurrent_gemma")])
 def test_greedy_texts_are_the_plain_ones(family, rows):
     model, inputs = make_state_model(family), inputs_of(rows)
     plain = model.generate(**inputs, **GREEDY)
@@ -121,9 +125,9 @@ def test_a_cache_that_is_returned_goes_on_with_the_text():
     assert torch.equal(model.generate(output.sequences, **told), plain)
 
 
-@pytest.mark.parametrize("family", ["mamba", "jamba"])
-def test_a_state_that_begins_anew_at_each_pass_is_refused(family):
-    with pytest.raises(ValueError, match="begins anew"):
+@pytest.mark.parametrize("family", ["mamba", "jamba", "recurrent_gemma"])
+def test_a_state_that_cannot_be_put_back_is_refused(family):
+    with pytest.raises(ValueError, match="from the state in its cache"):
         make_state_model(family).generate(token_ids(1, 8), custom_generate=draft(), **GREEDY)
 
 

@@ -29,8 +29,8 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
     check_layers(cache)
     if has_state(own) and not continues_state(model):
         raise ValueError(
-            f"drafting needs a model that reads several tokens on from a state, and {type(model).__name__} begins anew "
-            "at each pass of more than one; decode without drafts"
+            "drafting needs a model that reads several tokens on from the state in its cache, and "
+            f"{type(model).__name__} does not; decode without drafts"
         )
     others = ("assistant_ensemble_weight", "assistant_early_exit", "use_mtp")
     told = {name: getattr(config, name, None) for name in (*others, "output_attentions", "output_hidden_states")}
@@ -79,7 +79,8 @@ def continues_state(model: PreTrainedModel) -> bool:
             first += part.shape[1]
         layers: list[Any] = [layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
         states.append([one for layer in layers for one in layer.recurrent_states.values() if one is not None])
-    return all(torch.allclose(*pair, rtol=0.05, atol=0.05 * float(pair[0].std())) for pair in zip(*states, strict=True))
+    same = all(torch.allclose(*pair, rtol=0.05, atol=0.05 * float(pair[0].std())) for pair in zip(*states, strict=True))
+    return same and cache.has_previous_state()  # RecurrentGemma does not read the cache
 
 
 def _num_cached(cache: DynamicCache) -> int:
