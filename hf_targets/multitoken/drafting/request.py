@@ -29,8 +29,8 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
     check_layers(cache)
     if has_state(own) and not continues_state(model):
         raise ValueError(
-            f"drafting needs a model that reads several tokens on from the state in its cache, and {type(model).__name__} "
-            "does not; decode without drafts"
+            "drafting needs a model that reads several tokens on from the state in its cache, and "
+            f"{type(model).__name__} does not; decode without drafts"
         )
     others = ("assistant_ensemble_weight", "assistant_early_exit", "use_mtp")
     told = {name: getattr(config, name, None) for name in (*others, "output_attentions", "output_hidden_states")}
