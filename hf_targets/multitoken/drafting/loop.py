@@ -96,7 +96,8 @@ class DraftingLoop:
         hidden: Any = None if self._heads is None else outputs.last_hidden_state
         if self._heads is not None and self._heads.config.head == "mtp" and self.settings.num_tokens:
             self._mtp = MtpCache(cache, mask, self._heads, self.settings.num_tokens, hidden, input_ids)
-        gaps = self._given.takes_positions and not has_window(getattr(self.model, "backbone", self.model))
+        backbone: Any = getattr(self.model, "backbone", self.model)
+        gaps = PassInputs(backbone, {}).takes_positions and not has_window(backbone)  # T5's distances are of indices
         self._cache = self._mtp or ragged_cache(cache, mask, gaps=gaps)
         self._logits, self._hidden = outputs.logits[:, -1:], None if hidden is None else hidden[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
