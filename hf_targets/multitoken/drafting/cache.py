@@ -5,9 +5,8 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from transformers import Cache
+from transformers import Cache, cache_utils
 from transformers.cache_utils import (
-    DummyLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -26,9 +25,9 @@ _LAYERS = (
     DynamicLayer,
     DynamicSlidingWindowLayer,
     HiddenStateCache,
-    DummyLayer,  # of layers that read another one's keys
     LinearAttentionLayer,
     LinearAttentionAndFullAttentionLayer,
+    getattr(cache_utils, "DummyLayer", None),  # of layers that read another one's keys; not in Transformers 5.19
 )
 
 
