@@ -22,7 +22,7 @@ from hf_targets import (
     translation_scores,
 )
 from hf_targets.extras import require
-from hf_targets.training.checkpoints import KeepBest, best_checkpoints, last_checkpoints, load_mean
+from hf_targets.training.checkpoints import KeepBest, best_checkpoints, chosen_by, last_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import write_card
 from lab.results import measure, write_results
@@ -114,8 +114,11 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     folder: Any = args.output_dir
     if setup.average_checkpoints > 1:
-        chosen = last_checkpoints if setup.average_last else best_checkpoints
-        load_mean(model, chosen(folder, setup.average_checkpoints))
+        count = setup.average_checkpoints
+        best = not setup.average_last
+        load_mean(
+            model, best_checkpoints(folder, count, **chosen_by(args)) if best else last_checkpoints(folder, count)
+        )
     results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
     if not trainer.is_world_process_zero():

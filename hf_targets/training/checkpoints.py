@@ -44,19 +44,26 @@ def best_checkpoints(
     Raises:
         ValueError: If there are fewer than `count` that were evaluated.
     """
-    found: list[tuple[float, Path]] = []
-    key, sign = f"eval_{metric.removeprefix('eval_')}", -1 if greater_is_better else 1
-    for checkpoint in map(Path, sort_checkpoints(str(folder))):
-        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        values = [sign * log[key] for log in state["log_history"] if key in log and log["step"] == state["global_step"]]
-        found += [(values[-1], checkpoint)] if values else []
+    found = _best_first(folder, metric, greater_is_better)
     if count < 1 or len(found) < count:
         raise ValueError(
             f"the mean of {count} checkpoints needs as many that were evaluated and kept, and {folder} has "
             f"{len(found)}; raise save_total_limit, or average fewer"
         )
-    best_first = sorted(found, key=lambda one: (math.isnan(one[0]), *one))
-    return [checkpoint for _, checkpoint in best_first[:count]]
+    return found[:count]
+
+
+def _best_first(folder: Path, metric: str, greater_is_better: bool) -> list[Path]:
+    """Return the evaluated checkpoints; one without Trainer's state was broken off while it was saved or deleted."""
+    found: list[tuple[float, Path]] = []
+    key, sign = f"eval_{metric.removeprefix('eval_')}", -1 if greater_is_better else 1
+    for checkpoint in map(Path, sort_checkpoints(str(folder))):
+        if not (checkpoint / TRAINER_STATE_NAME).exists():
+            continue
+        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        values = [sign * log[key] for log in state["log_history"] if key in log and log["step"] == state["global_step"]]
+        found += [(values[-1], checkpoint)] if values else []
+    return [checkpoint for _, checkpoint in sorted(found, key=lambda one: (math.isnan(one[0]), *one))]
 
 
 class KeepBest(TrainerCallback):
@@ -75,9 +82,9 @@ class KeepBest(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Delete what is neither among the best nor the newest."""
         saved = [Path(checkpoint) for checkpoint in sort_checkpoints(str(args.output_dir))]
-        if state.is_world_process_zero and len(saved) > self.count:
-            kept = {saved[-1], *best_checkpoints(Path(str(args.output_dir)), self.count, **chosen_by(args))}
-            for checkpoint in set(saved) - kept:
+        if state.is_world_process_zero:
+            best = _best_first(Path(str(args.output_dir)), **chosen_by(args))[: self.count]
+            for checkpoint in set(saved) - {saved[-1], *best}:
                 shutil.rmtree(checkpoint)
 
 

@@ -40,6 +40,7 @@ def test_the_mean_is_of_the_checkpoints_of_lowest_perplexity(tmp_path):
 def test_the_best_checkpoints_and_the_newest_are_kept(tmp_path):
     args = TrainingArguments(str(tmp_path), metric_for_best_model="perplexity", greater_is_better=False)
     state, kept = TrainerState(is_world_process_zero=True), []
+    (tmp_path / "checkpoint-5").mkdir()  # of which kill -9 has left no state
     for step, perplexity in ((10, 5.0), (20, 3.0), (30, 4.0), (40, 6.0), (50, 2.0)):
         leave(tmp_path, step, perplexity, 0)
         KeepBest(2).on_save(args, state, TrainerControl())
