@@ -133,16 +133,16 @@ def draft(
 
     Where the last tokens stood before, the tokens that followed there are drafted, and one pass of the model verifies
     them all. Of several places the one with the longest match is taken. Greedy text equals that of plain greedy
-    decoding, sampled text has the same distribution. Any causal or encoder-decoder model of Transformers will do, with
-    any number of rows, padding, processors and stopping criteria, but for those that have several kinds of positions,
-    or a state that begins anew at each pass of several tokens (Mamba 1). With another state (Mamba 2 ...) all rows keep
-    as many tokens as the row that keeps fewest. A model with heads drafts by both if `draft_tokens` is given too. With
-    `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by source, and the
-    share of drafted ones.
-    A forward that `torch.compile` has made, with fullgraph=True too, is compiled for a few lengths of drafts.
+    decoding, sampled text has the same distribution. Most causal and encoder-decoder models of Transformers will do,
+    with any number of rows, padding, processors and stopping criteria. Refused are those that have several kinds of
+    positions, or a state that begins anew at each pass of several tokens (Mamba 1). With another state (Mamba 2 ...)
+    all rows keep as many tokens as the row that keeps fewest. A model with heads drafts by both if `draft_tokens` is
+    given too. With `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by
+    source, and the share of drafted ones.
 
-    In bfloat16 a chunk rounds otherwise than a single token, so that a greedy text may leave the plain one where two
-    tokens are equally probable up to rounding.
+    A pass of several tokens rounds otherwise than one of a single token. In bfloat16 a greedy text may so leave the
+    plain one where two tokens are nearly equally probable. Zamba 2 and Nemotron-H bound their time step in longer
+    passes only, which has the same effect in any type.
 
     >>> import torch
     >>> from transformers import GPT2Config, GPT2LMHeadModel
