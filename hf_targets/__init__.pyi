@@ -1,27 +1,21 @@
-# The public names, each from where it is made: `hf_targets/__init__.py` reads this file, and so do editors and type
-# checkers. A name is imported when it is first asked for.
+# The public names: those of each target, which stand in its folder, and those of the shared layers, each from where it
+# is made. `hf_targets/__init__.py` reads this file, and so do editors and type checkers. A name is imported when it is
+# first asked for.
 
-from .awd_lstm.configuration import AwdLstmConfig as AwdLstmConfig
-from .awd_lstm.model import AwdLstmForCausalLM as AwdLstmForCausalLM
-from .awd_lstm.trainer import AwdLstmTrainer as AwdLstmTrainer
-from .awd_lstm.trainer import AwdLstmTrainingArguments as AwdLstmTrainingArguments
-from .baselines.copy_collator import CopyCollator as CopyCollator
-from .baselines.copy_generator import CopyGenerator as CopyGenerator
-from .baselines.copy_generator import CopyGeneratorConfig as CopyGeneratorConfig
-from .baselines.knn import KnnProcessor as KnnProcessor
-from .baselines.knn_datastore import KnnDatastore as KnnDatastore
-from .baselines.multiword_tokens import transfer_vocabulary as transfer_vocabulary
-from .baselines.retro import RetroConfig as RetroConfig
-from .baselines.retro import RetroForCausalLM as RetroForCausalLM
-from .baselines.retro_neighbors import ChunkNeighbors as ChunkNeighbors
-from .cosine.geometry import embedding_geometry as embedding_geometry
-from .cosine.negative_direction import uniformly_negative_direction as uniformly_negative_direction
-from .cosine.trainer import CosineRegularizedTrainer as CosineRegularizedTrainer
-from .crammed_bert.configuration import CrammedBertConfig as CrammedBertConfig
-from .crammed_bert.model import CrammedBertForMaskedLM as CrammedBertForMaskedLM
-from .crammed_bert.model import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification
-from .curves.configuration import CurveConfig as CurveConfig
-from .curves.sentence_curve import SentenceCurve as SentenceCurve
+from .awd_lstm import *
+from .baselines import *
+from .cosine import *
+from .crammed_bert import *
+from .curves import *
+from .gaussian_diffusion import *
+from .masked_diffusion import *
+from .multitoken import *
+from .neural_cache import *
+from .phrases import *
+from .semi_autoregressive import *
+from .tensorized_transformer import *
+
+# isort: split
 from .data.blocks import enclosed_blocks as enclosed_blocks
 from .data.blocks import pack_blocks as pack_blocks
 from .data.corpora import documents_of as documents_of
@@ -45,76 +39,11 @@ from .evaluation.quotes import check_quotes as check_quotes
 from .evaluation.translation import translate as translate
 from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
-from .gaussian_diffusion.configuration import DifformerConfig as DifformerConfig
-from .gaussian_diffusion.distillation import distill as distill
-from .gaussian_diffusion.model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
-from .gaussian_diffusion.published import fairseq_tokenizer as fairseq_tokenizer
-from .gaussian_diffusion.selection import LikelihoodRescorer as LikelihoodRescorer
-from .gaussian_diffusion.trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
-from .gaussian_diffusion.trainer import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments
-from .masked_diffusion.configuration import MdlmConfig as MdlmConfig
-from .masked_diffusion.model import MdlmForMaskedDiffusion as MdlmForMaskedDiffusion
-from .masked_diffusion.perplexity_bound import perplexity_bound as perplexity_bound
-from .masked_diffusion.rows import sentence_rows as sentence_rows
-from .masked_diffusion.rows import wrapped_blocks as wrapped_blocks
-from .masked_diffusion.sampling import SAMPLERS as SAMPLERS
-from .masked_diffusion.sampling.streaming import CanvasStreamer as CanvasStreamer
-from .masked_diffusion.sampling.streaming import CanvasTrace as CanvasTrace
-from .masked_diffusion.trainer import DiffusionTrainer as DiffusionTrainer
-from .masked_diffusion.trainer import DiffusionTrainingArguments as DiffusionTrainingArguments
 from .maths.cosine_regularization import cosine_regularization as cosine_regularization
-from .multitoken.causal import MultiTokenForCausalLM as MultiTokenForCausalLM
-from .multitoken.configuration import MultiTokenConfig as MultiTokenConfig
-from .multitoken.configuration import MultiTokenMaskedConfig as MultiTokenMaskedConfig
-from .multitoken.configuration import MultiTokenSeq2SeqConfig as MultiTokenSeq2SeqConfig
-from .multitoken.draft import draft as draft
-from .multitoken.masked import MultiTokenForMaskedLM as MultiTokenForMaskedLM
-from .multitoken.masked_trainer import MultiTokenMaskedTrainer as MultiTokenMaskedTrainer
-from .multitoken.masked_trainer import MultiTokenMaskedTrainingArguments as MultiTokenMaskedTrainingArguments
-from .multitoken.masking import MaskingCollator as MaskingCollator
-from .multitoken.medusa import load_medusa_heads as load_medusa_heads
-from .multitoken.medusa import save_medusa_for_vllm as save_medusa_for_vllm
-from .multitoken.mtp_files import save_for_speculators as save_for_speculators
-from .multitoken.seq2seq import MultiTokenForSeq2SeqLM as MultiTokenForSeq2SeqLM
-from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainer as MultiTokenSeq2SeqTrainer
-from .multitoken.seq2seq_trainer import MultiTokenSeq2SeqTrainingArguments as MultiTokenSeq2SeqTrainingArguments
-from .multitoken.trainer import MultiTokenTrainer as MultiTokenTrainer
-from .multitoken.trainer import MultiTokenTrainingArguments as MultiTokenTrainingArguments
-from .multitoken.trl_trainers import MultiTokenDPOTrainer as MultiTokenDPOTrainer
-from .multitoken.trl_trainers import MultiTokenGRPOTrainer as MultiTokenGRPOTrainer
-from .multitoken.trl_trainers import MultiTokenSFTTrainer as MultiTokenSFTTrainer
-from .neural_cache.cache import NeuralCache as NeuralCache
-from .neural_cache.generation import cache_processor as cache_processor
-from .neural_cache.perplexity import cached_perplexities as cached_perplexities
-from .neural_cache.perplexity import search_cache as search_cache
-from .phrases.batches.collator import PhraseCollator as PhraseCollator
-from .phrases.batches.negatives import CorpusRetrieval as CorpusRetrieval
-from .phrases.citations import citing_phrases as citing_phrases
-from .phrases.configuration import DynamicVocabConfig as DynamicVocabConfig
-from .phrases.decoding.schedule import PhraseFeed as PhraseFeed
-from .phrases.decoding.schedule import PhraseSchedule as PhraseSchedule
-from .phrases.encoder import PhraseEncoder as PhraseEncoder
-from .phrases.highlighting import phrase_page as phrase_page
-from .phrases.mining import MINERS as MINERS
-from .phrases.mining.chunks import ChunkPhrases as ChunkPhrases
-from .phrases.mining.constituency import ConstituencyPhrases as ConstituencyPhrases
-from .phrases.mining.forward_maximum_matching import ForwardMaximumMatching as ForwardMaximumMatching
-from .phrases.mining.ngrams import TokenNgrams as TokenNgrams
-from .phrases.mining.ngrams import WordNgrams as WordNgrams
-from .phrases.model import DynamicVocabForCausalLM as DynamicVocabForCausalLM
-from .phrases.pool import PhrasePool as PhrasePool
-from .phrases.trainer import DynamicVocabTrainer as DynamicVocabTrainer
-from .phrases.trainer import DynamicVocabTrainingArguments as DynamicVocabTrainingArguments
-from .phrases.vocabulary.vocabulary import PhraseVocabulary as PhraseVocabulary
 from .retrieval.collection import DocumentCollection as DocumentCollection
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
 from .retrieval.encoders import dpr_encoder as dpr_encoder
 from .retrieval.vector_index import VectorIndex as VectorIndex
-from .semi_autoregressive.configuration import SemiAutoregressiveConfig as SemiAutoregressiveConfig
-from .semi_autoregressive.model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM
-from .semi_autoregressive.trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer
-from .tensorized_transformer.configuration import TensorizedTransformerConfig as TensorizedTransformerConfig
-from .tensorized_transformer.model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
 from .training.lora import add_lora as add_lora
 

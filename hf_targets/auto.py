@@ -1,66 +1,47 @@
-"""The table of all models that are registered with the Auto classes of Transformers, when `hf_targets` is imported."""
+"""Registers all models with the Auto classes of Transformers, when `hf_targets` is imported."""
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-)
+import transformers
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.pipelines import SUPPORTED_TASKS
 
-from hf_targets.awd_lstm.backbone import AwdLstmModel
-from hf_targets.awd_lstm.model import AwdLstmForCausalLM
 from hf_targets.backbones.wrapping import headless
-from hf_targets.baselines.copy_generator import CopyGenerator
-from hf_targets.baselines.retro import RetroForCausalLM
-from hf_targets.crammed_bert.backbone import CrammedBertModel
-from hf_targets.crammed_bert.model import CrammedBertForMaskedLM, CrammedBertForSequenceClassification
-from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration, DifformerModel
-from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion, MdlmModel
-from hf_targets.multitoken.causal import MultiTokenForCausalLM
-from hf_targets.multitoken.masked import MultiTokenForMaskedLM
-from hf_targets.multitoken.seq2seq import MultiTokenForSeq2SeqLM
-from hf_targets.phrases.model import DynamicVocabForCausalLM
-from hf_targets.semi_autoregressive.model import SemiAutoregressiveForCausalLM
-from hf_targets.tensorized_transformer.backbone import TensorizedTransformerModel
-from hf_targets.tensorized_transformer.model import TensorizedTransformerForCausalLM
-
-MODELS: tuple[tuple[Any, type, Any], ...] = (
-    (AutoModelForCausalLM, MultiTokenForCausalLM, None),
-    (AutoModelForSeq2SeqLM, MultiTokenForSeq2SeqLM, None),
-    (AutoModelForMaskedLM, MultiTokenForMaskedLM, None),
-    (AutoModelForCausalLM, DynamicVocabForCausalLM, None),
-    (AutoModelForMaskedLM, MdlmForMaskedDiffusion, MdlmModel),
-    (AutoModelForSeq2SeqLM, DifformerForConditionalGeneration, DifformerModel),
-    (AutoModelForCausalLM, SemiAutoregressiveForCausalLM, None),
-    (AutoModelForCausalLM, AwdLstmForCausalLM, AwdLstmModel),
-    (AutoModelForMaskedLM, CrammedBertForMaskedLM, CrammedBertModel),
-    (AutoModelForCausalLM, TensorizedTransformerForCausalLM, TensorizedTransformerModel),
-    (AutoModelForCausalLM, CopyGenerator, None),
-    (AutoModelForCausalLM, RetroForCausalLM, None),
-)
-"""Each model's Auto class, the model, and its class for `AutoModel`; None: the model without its output embedding."""
 
 
-def register() -> None:
-    """Register every configuration and model with the Auto classes; `import hf_targets` calls this."""
-    for auto_class, model, features in MODELS:
+def models_of(targets: Iterable[str]) -> list[tuple[Any, Any, Any]]:
+    """Return the models of targets, by the names of their folders: the Auto class, the model, what `AutoModel` loads.
+
+    The `MODELS` of a target has these as names: of the Auto class, and of modules in the folder with a class each; None
+    as the last one: the model without its output embedding. A target without models has none.
+    """
+    found = []
+    for target in targets:
+        for auto_class, *names in getattr(import_module(f"hf_targets.{target}"), "MODELS", ()):
+            model, features = (name and _class_of(target, name) for name in names)
+            found.append((getattr(transformers, auto_class), model, features or headless(model)))
+    return found
+
+
+def register(targets: Iterable[str]) -> None:
+    """Register every configuration and model of targets with the Auto classes; `import hf_targets` calls this."""
+    for auto_class, model, features in models_of(targets):
         config = model.config_class
         AutoConfig.register(config.model_type, config, exist_ok=True)
         auto_class.register(config, model, exist_ok=True)
-        AutoModel.register(config, headless(model) if features is None else features, exist_ok=True)
+        AutoModel.register(config, features, exist_ok=True)
         if auto_class is AutoModelForCausalLM:  # the Trainer shifts labels for label smoothing of these classes only
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] = model.__name__
-    classifier = CrammedBertForSequenceClassification
-    AutoModelForSequenceClassification.register(classifier.config_class, classifier, exist_ok=True)
     # By its name, so that the class is imported with the first pipeline; `register_pipeline` warns of every import.
     module, name = "hf_targets.phrases.pipeline", "PhraseTextGenerationPipeline"
     task = SUPPORTED_TASKS["text-generation"]
     takes_name = isinstance(task["impl"], str)  # from Transformers 5.23 on
     task["impl"] = f"{module}.{name}" if takes_name else getattr(import_module(module), name)
+
+
+def _class_of(target: str, name: str) -> Any:
+    module, name = name.rsplit(".", 1)
+    return getattr(import_module(f"hf_targets.{target}.{module}"), name)

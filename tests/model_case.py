@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,10 +13,20 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from hf_targets.maths.losses import IGNORED
-from tests.tiny_backbones import pad_rows
+from tests.tiny_backbones import pad_rows, token_ids
 
 Batch = dict[str, Tensor]
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+SIDES = ("left", "right")
+FOUR = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+READ_SEGMENTS = ("gpt2", "gpt_neo")
+"""Families that generate from segment ids too."""
+
+
+def causal_text(length: int) -> Batch:
+    """Return one row of so many tokens, with labels."""
+    ids = token_ids(1, length, seed=length)
+    return {"input_ids": ids, "labels": ids}
 
 
 def remembered(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -80,6 +90,9 @@ class TrainedModel:
     part_weights: Callable[[Any], dict[str, float]]
     refuses: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "make", remembered(self.make))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCase(TrainedModel):
@@ -101,6 +114,7 @@ class ModelCase(TrainedModel):
         compiled: Makes a small model of all its kinds of layers, and batches, on which it is compiled; None: it is
             not, or no further kind of layer is in it than in others that are.
         unused: Parameters that no output depends on.
+        stands_for: "class": its class in laws that take long; "kind": parts that no other model of its class has.
         lacks: Laws that it does not owe, and why.
     """
 
@@ -118,6 +132,7 @@ class ModelCase(TrainedModel):
     source: Callable[[int], Batch] | None = None
     compiled: Callable[[], tuple[Any, list[Batch]]] | None = None
     unused: frozenset[str] = frozenset()
+    stands_for: Literal["class", "kind"] | None = None
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property

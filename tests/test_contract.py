@@ -1,4 +1,4 @@
-"""What every model owes its user; a new model adds itself to the table in `tests/model_cases.py`.
+"""What every model owes its user; a new model has its case in `tests/TARGET/cases.py`.
 
 `tests/contract/` goes on with what a user of Transformers does by reflex, with trainers, with files and with weights
 that are elsewhere.

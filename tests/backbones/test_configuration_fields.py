@@ -5,10 +5,10 @@ from dataclasses import fields
 
 import pytest
 
-from hf_targets import CurveConfig, DifformerConfig, MdlmConfig, MultiTokenConfig
-from hf_targets.auto import MODELS
+from hf_targets import TARGETS, CurveConfig, DifformerConfig, MdlmConfig, MultiTokenConfig
+from hf_targets.auto import models_of
 
-OF_MODELS = tuple(model.config_class for _, model, _ in MODELS)
+OF_MODELS = tuple(dict.fromkeys(model.config_class for _, model, _ in models_of(TARGETS)))
 CONFIGURATIONS = (CurveConfig, *OF_MODELS)
 FIELDS = [
     (cls, field.name)

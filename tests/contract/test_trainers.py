@@ -16,8 +16,8 @@ from transformers import TrainingArguments
 from hf_targets import TargetTrainingArguments, cosine_regularization
 from hf_targets.backbones.new_parts import new_parameters
 from hf_targets.maths.losses import IGNORED
+from tests.model_cases import TRAINERS, every_trainer, trainers_that, trainers_that_owe
 from tests.tiny_backbones import VOCAB, token_ids
-from tests.trainer_cases import TRAINERS, every_trainer, trainers_that, trainers_that_owe
 from tests.trainer_runs import CHECKPOINTING, assert_same, losses, run_processes, weights, with_dropout
 
 plain_or_ours = pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
@@ -81,7 +81,7 @@ def train_in_order(case, folder, batch, **options):
 _TWO = """
 import sys, torch
 from tests.contract.test_trainers import train_in_order
-from tests.trainer_cases import TRAINERS
+from tests.model_cases import TRAINERS
 
 for name, case in TRAINERS.items():
     trainer, results = train_in_order(case, f"{sys.argv[1]}/{name}", 4, ddp_backend="gloo")

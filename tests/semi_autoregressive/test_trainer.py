@@ -11,7 +11,7 @@ from hf_targets import SemiAutoregressiveTrainer, TargetTrainingArguments
 from hf_targets.maths.losses import IGNORED
 from tests.semi_autoregressive.models import KINDS, make_block_model
 from tests.tiny_backbones import make_backbone
-from tests.trainer_cases import padded_rows
+from tests.trainer_case import padded_rows
 from tests.trainer_runs import SHORT
 
 

@@ -6,8 +6,8 @@ from transformers import DataCollatorWithFlattening
 
 from hf_targets.data.conversations import conversation_rows
 from hf_targets.maths.losses import IGNORED
+from tests.model_cases import TRAINERS
 from tests.tiny_models import WORDS, make_model
-from tests.trainer_cases import TRAINERS
 from tests.trainer_runs import SHORT, losses
 
 TEMPLATE = (

@@ -7,11 +7,17 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_targets import DifformerConfig, DifformerForConditionalGeneration
-from tests.gaussian_diffusion.models import LATENT, make_difformer, noisy_pairs
-from tests.model_case import SIZES, Batch, ModelCase, remembered
+from hf_targets import (
+    DifformerConfig,
+    DifformerForConditionalGeneration,
+    GaussianDiffusionTrainer,
+    GaussianDiffusionTrainingArguments,
+)
+from tests.gaussian_diffusion.models import LATENT, make_difformer, noisy_pairs, noisy_rows
+from tests.model_case import SIZES, Batch, ModelCase, TrainedModel
 from tests.tiny_backbones import VOCAB
 from tests.tiny_seq2seq import pairs
+from tests.trainer_case import TrainerCase
 
 _REFUSES = ("inputs_embeds", "shift_labels", "position_ids", "token_type_ids")
 
@@ -55,11 +61,7 @@ def _targets_off(model: Any) -> tuple[Tensor, Tensor]:
     return off(**noisy_pairs(model)).logits, plain(**noisy_pairs(model)).logits
 
 
-def gaussian_case(kind: str) -> ModelCase:
-    """Return the case of one of the kinds of tiny Gaussian diffusion models."""
-
-    make = remembered(lambda: make_difformer(kind, self_conditioning="both"))  # "half" is left to chance
-
+def _gaussian_case(kind: str) -> ModelCase:
     def text(length: int) -> Batch:
         batch = pairs(1, length + 2, length, seed=length)
         return {**batch, "timesteps": case.times(3)[length % 3 :][:1], "noise": _noise(1, length)}
@@ -71,8 +73,8 @@ def gaussian_case(kind: str) -> ModelCase:
         return [model.generate(**_source(2), **way, generator=torch.Generator().manual_seed(0)) for way in ways]
 
     case = GaussianCase(
-        make=make,
-        batch=lambda: noisy_pairs(make()),
+        make=lambda: make_difformer(kind, self_conditioning="both"),  # "half" is left to chance
+        batch=lambda: noisy_pairs(case.make()),
         text=text,
         auto=AutoModelForSeq2SeqLM,
         off=_targets_off,
@@ -83,7 +85,28 @@ def gaussian_case(kind: str) -> ModelCase:
         sizes=dict(zip(SIZES, (VOCAB, 32, 2, 4, 40), strict=True)),
         pipelines=("feature-extraction",),
         source=_source,
+        stands_for={"difformer": "class", "heads on a curve": "kind"}.get(kind),
         refuses={name: f"reads input_ids and labels, and no {name}" for name in _REFUSES},
         lacks={"the logits of what it wraps": "it wraps none", "labels of the text's shape": "its labels are its text"},
     )
     return case
+
+
+# "curves" has the preset of "dinoiser", and "heads on a curve" has the curve of "curve"
+CASES = {f"gaussian-{kind}": _gaussian_case(kind) for kind in ("difformer", "curves", "heads", "heads on a curve")}
+TRAINERS = {
+    "gaussian_diffusion": TrainerCase(
+        model=TrainedModel(
+            make=lambda: make_difformer(self_conditioning="both"),  # "half" leaves it to chance
+            part_weights=lambda model: {"diffusion": 1.0, "words": 1.0, "length": model.config.length_loss_weight},
+            refuses={"shift_labels": "reads input_ids and labels, and no shift_labels"},
+        ),
+        trainer=GaussianDiffusionTrainer,
+        arguments=GaussianDiffusionTrainingArguments,
+        rows=noisy_rows,
+        evaluated=noisy_rows,
+        metrics=("loss", "diffusion", "words", "length", "perplexity"),
+        options={"ema_decay": 0.5},
+        weights={"length_loss_weight": 0.3},
+    ),
+}

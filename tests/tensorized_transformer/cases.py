@@ -6,33 +6,24 @@ from typing import Any
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tests.model_case import SIZES, Batch, ModelCase
+from tests.model_case import FOUR, SIDES, SIZES, ModelCase, causal_text
 from tests.tensorized_transformer.models import make_heads, make_tensorized
 from tests.tiny_backbones import VOCAB, token_ids
 
-FOUR = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
 OF_TINY: dict[str, int] = dict(zip(SIZES[:-1], (VOCAB, 32, 2, 1), strict=True))
 REFUSES = {"token_type_ids": "token_type_ids must be 0, as this model has no second segment"}
 NO_WEIGHTS = "there is no softmax, and so no attention weights"
 
 
-def text_of(length: int) -> Batch:
-    """Return one row of a text with labels."""
-    ids = token_ids(1, length, seed=length)
-    return {"input_ids": ids, "labels": ids}
-
-
-def tensorized_case(**fields: Any) -> ModelCase:
-    """Return the case of a Tensorized Transformer."""
-
+def _tensorized_case() -> ModelCase:
     def dropout_off(model: Any) -> tuple[Tensor, Tensor]:
         ids = token_ids(2, 16)
         return copy.deepcopy(model).train()(ids).logits, model(ids).logits
 
     case = ModelCase(
-        make=lambda: make_tensorized(**fields),
+        make=make_tensorized,
         batch=lambda: {name: token_ids(2, 16) for name in ("input_ids", "labels")},
-        text=text_of,
+        text=causal_text,
         auto=AutoModelForCausalLM,
         off=dropout_off,
         generate=lambda model: [model.generate(token_ids(2, 9), **FOUR, **way) for way in ({}, {"num_beams": 2})],
@@ -42,14 +33,13 @@ def tensorized_case(**fields: Any) -> ModelCase:
         sizes=OF_TINY,
         pipelines=("text-generation", "feature-extraction"),
         refuses=REFUSES,
+        stands_for="class",
         lacks={"the logits of what it wraps": "it wraps none", "attentions": NO_WEIGHTS},
     )
     return case
 
 
-def heads_case(target: str) -> ModelCase:
-    """Return the case of heads on a Tensorized Transformer."""
-
+def _heads_case(target: str) -> ModelCase:
     def ensemble_off(model: Any) -> tuple[Tensor, Tensor]:
         ids = token_ids(2, 16)
         return model(ids, ensemble_weight=0.0).logits, model.backbone(ids).logits
@@ -61,7 +51,7 @@ def heads_case(target: str) -> ModelCase:
     case = ModelCase(
         make=lambda: make_heads(target),
         batch=lambda: {name: token_ids(2, 16) for name in ("input_ids", "labels")},
-        text=text_of,
+        text=causal_text,
         auto=AutoModelForCausalLM,
         off=ensemble_off,
         generate=generate,
@@ -74,8 +64,12 @@ def heads_case(target: str) -> ModelCase:
         options={"ensemble_weight": 0.3},
         wraps=make_tensorized,
         pipelines=("text-generation", "feature-extraction"),
-        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in ("left", "right")]),
+        compiled=lambda: (case.make(), [case.padded((12, 7), side) for side in SIDES]),
         refuses=REFUSES,
+        stands_for="kind",
         lacks={"attentions": NO_WEIGHTS},
     )
     return case
+
+
+CASES = {"tensorized": _tensorized_case(), "difference-tensorized": _heads_case("difference")}

@@ -1,0 +1,9 @@
+from .copy_collator import CopyCollator as CopyCollator
+from .copy_generator import CopyGenerator as CopyGenerator
+from .copy_generator import CopyGeneratorConfig as CopyGeneratorConfig
+from .knn import KnnProcessor as KnnProcessor
+from .knn_datastore import KnnDatastore as KnnDatastore
+from .multiword_tokens import transfer_vocabulary as transfer_vocabulary
+from .retro import RetroConfig as RetroConfig
+from .retro import RetroForCausalLM as RetroForCausalLM
+from .retro_neighbors import ChunkNeighbors as ChunkNeighbors

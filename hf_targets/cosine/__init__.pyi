@@ -1,0 +1,3 @@
+from .geometry import embedding_geometry as embedding_geometry
+from .negative_direction import uniformly_negative_direction as uniformly_negative_direction
+from .trainer import CosineRegularizedTrainer as CosineRegularizedTrainer

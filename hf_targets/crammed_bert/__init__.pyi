@@ -1,0 +1,3 @@
+from .configuration import CrammedBertConfig as CrammedBertConfig
+from .model import CrammedBertForMaskedLM as CrammedBertForMaskedLM
+from .model import CrammedBertForSequenceClassification as CrammedBertForSequenceClassification

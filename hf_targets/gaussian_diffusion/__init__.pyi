@@ -1,0 +1,7 @@
+from .configuration import DifformerConfig as DifformerConfig
+from .distillation import distill as distill
+from .model import DifformerForConditionalGeneration as DifformerForConditionalGeneration
+from .published import fairseq_tokenizer as fairseq_tokenizer
+from .selection import LikelihoodRescorer as LikelihoodRescorer
+from .trainer import GaussianDiffusionTrainer as GaussianDiffusionTrainer
+from .trainer import GaussianDiffusionTrainingArguments as GaussianDiffusionTrainingArguments

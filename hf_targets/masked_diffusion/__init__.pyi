@@ -1,0 +1,10 @@
+from .configuration import MdlmConfig as MdlmConfig
+from .model import MdlmForMaskedDiffusion as MdlmForMaskedDiffusion
+from .perplexity_bound import perplexity_bound as perplexity_bound
+from .rows import sentence_rows as sentence_rows
+from .rows import wrapped_blocks as wrapped_blocks
+from .sampling import SAMPLERS as SAMPLERS
+from .sampling.streaming import CanvasStreamer as CanvasStreamer
+from .sampling.streaming import CanvasTrace as CanvasTrace
+from .trainer import DiffusionTrainer as DiffusionTrainer
+from .trainer import DiffusionTrainingArguments as DiffusionTrainingArguments

@@ -1,0 +1,3 @@
+from .configuration import SemiAutoregressiveConfig as SemiAutoregressiveConfig
+from .model import SemiAutoregressiveForCausalLM as SemiAutoregressiveForCausalLM
+from .trainer import SemiAutoregressiveTrainer as SemiAutoregressiveTrainer

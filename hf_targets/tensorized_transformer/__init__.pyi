@@ -1,0 +1,2 @@
+from .configuration import TensorizedTransformerConfig as TensorizedTransformerConfig
+from .model import TensorizedTransformerForCausalLM as TensorizedTransformerForCausalLM
