@@ -1,6 +1,8 @@
 """A table of plug-in classes by name, which other packages may extend."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TypeVar
 
 Kind = TypeVar("Kind", bound=type)
@@ -53,3 +55,9 @@ class Registry(Mapping[str, Kind]):
 
     def __len__(self) -> int:
         return len(self._classes)
+
+
+def import_folder(package: str, path: Iterable[str]) -> None:
+    """Import the modules of a package, each of which registers its classes, so that one more is one file more."""
+    for module in iter_modules(path):
+        import_module(f"{package}.{module.name}")

@@ -3,19 +3,10 @@
 from dataclasses import fields
 from typing import Any
 
-from hf_targets.masked_diffusion.sampling.ancestral import Ancestral, Cached, FirstHitting
-from hf_targets.masked_diffusion.sampling.ordered import Confidence, EntropyBound
-from hf_targets.masked_diffusion.sampling.sampler import Sampler
-from hf_targets.registry import Registry
+from hf_targets.masked_diffusion.sampling.sampler import SAMPLERS, Sampler
+from hf_targets.registry import import_folder
 
-SAMPLERS: Registry[type[Sampler]] = Registry("sampler", Sampler)
-"""The samplers by the name that `generate` takes; `SAMPLERS.register("mine", Mine)` adds one."""
-
-SAMPLERS.register("ancestral", Ancestral)
-SAMPLERS.register("cached", Cached)
-SAMPLERS.register("first_hitting", FirstHitting)
-SAMPLERS.register("confidence", Confidence)
-SAMPLERS.register("entropy_bound", EntropyBound)
+import_folder(__name__, __path__)
 
 
 def make_sampler(sampler: str | Sampler, **options: Any) -> Sampler:

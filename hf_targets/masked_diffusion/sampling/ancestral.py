@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from hf_targets.masked_diffusion.sampling.canvas import Window
-from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count, keys_of, rank
+from hf_targets.masked_diffusion.sampling.sampler import SAMPLERS, Sampler, check_count, keys_of, rank
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
 from hf_targets.maths.noise import NoiseSchedule, hitting_times, unmasking_steps
 
@@ -88,3 +88,8 @@ class FirstHitting(Sampler):
         for first in range(0, longest, at_once):
             where = masked & (order >= first) & (order < first + at_once)
             window.fill(where, draw(window.log_probabilities(where, times[:, first])))
+
+
+SAMPLERS.register("ancestral", Ancestral)
+SAMPLERS.register("cached", Cached)
+SAMPLERS.register("first_hitting", FirstHitting)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hf_targets.masked_diffusion.sampling.canvas import Window
-from hf_targets.masked_diffusion.sampling.sampler import Sampler, check_count, keys_of, rank
+from hf_targets.masked_diffusion.sampling.sampler import SAMPLERS, Sampler, check_count, keys_of, rank
 from hf_targets.masked_diffusion.sampling.token_sampling import ENTRIES_AT_ONCE, TokenDraw
 from hf_targets.maths.noise import NoiseSchedule, time_of_share
 
@@ -127,3 +127,7 @@ def within_bound(
     ordered = keys.sort(dim=1).values
     before = torch.cat([torch.zeros_like(ordered[:, :1]), ordered.cumsum(dim=1)[:, :-1]], dim=1)
     return masked & (before <= bound).gather(1, rank(keys))
+
+
+SAMPLERS.register("confidence", Confidence)
+SAMPLERS.register("entropy_bound", EntropyBound)

@@ -10,6 +10,7 @@ from torch import Tensor
 from hf_targets.masked_diffusion.sampling.canvas import Window
 from hf_targets.masked_diffusion.sampling.token_sampling import TokenDraw
 from hf_targets.maths.noise import NoiseSchedule
+from hf_targets.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class Sampler(ABC):
             draw: Draws tokens from distributions, and uniform numbers in [0, 1) with `uniforms`.
             schedule: The noise schedule: how fast tokens are masked.
         """
+
+
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler", Sampler)
+"""The samplers by the name that `generate` takes; `SAMPLERS.register("mine", Mine)` adds one."""
 
 
 def check_count(name: str, value: int | None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hf_targets.extras import require
 from hf_targets.phrases.mining.closed_classes import CLOSED_CLASSES
 from hf_targets.phrases.mining.constituency import LABELS, constituent_spans
-from hf_targets.phrases.mining.miner import MiningTask
+from hf_targets.phrases.mining.miner import MINERS, MiningTask
 from hf_targets.phrases.mining.ngrams import word_tokenizer, words_of_lines
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
@@ -132,3 +132,6 @@ def closed_class_tagger() -> Tagger:
     model |= {word.capitalize(): tag for word, tag in model.items()}
     endings = taggers.RegexpTagger([*_ENDINGS, (r".+s$", "NNS"), (r".*", "NN")])
     return taggers.UnigramTagger(model=model, backoff=endings).tag
+
+
+MINERS.register("chunks", ChunkPhrases)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hf_targets.extras import require
-from hf_targets.phrases.mining.miner import MiningTask
+from hf_targets.phrases.mining.miner import MINERS, MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 LABELS = ("NP", "VP", "PP")
@@ -101,3 +101,6 @@ def _characters(sentence: Any) -> Iterator[tuple[int | None, int | None]]:
         for index, word in enumerate(token.words, start=1):
             start = token.start_char if index == 1 else word.start_char
             yield start, token.end_char if index == len(token.words) else word.end_char
+
+
+MINERS.register("parsing", ConstituencyPhrases)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hf_targets.data.progress import progress
 from hf_targets.maths.trie import TokenTrie
-from hf_targets.phrases.mining.miner import MiningTask
+from hf_targets.phrases.mining.miner import MINERS, MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 _BREAK = -1  # in place of a token that no phrase holds
@@ -125,3 +125,6 @@ def _frequent_runs(tokens: np.ndarray, min_count: int, max_tokens: int) -> Itera
         number = np.where(keep, np.cumsum(keep) - 1, -1)
         runs[order] = np.repeat(number, counts)
         positions, runs = positions[runs >= 0], runs[runs >= 0]
+
+
+MINERS.register("fmm", ForwardMaximumMatching)

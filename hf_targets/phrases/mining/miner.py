@@ -10,6 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
+from hf_targets.registry import Registry
 
 _STOP = re.compile(r"""[.!?]+["'\u201d\u2019)\]]*(\s*)|[\u3002\uff01\uff1f]""")  # a match begun never fails
 _CITATION = re.compile(r"\[\d+\]?")
@@ -24,6 +25,12 @@ class PhraseMiner(Protocol):
         Candidates may overlap, and none holds a special token.
         """
         ...
+
+
+MINERS: Registry[Any] = Registry("phrase miner", reserved=("none",))
+"""Miners by the name that recipes take; `MINERS.register("mine", Mine)` adds one.
+
+A class has `spans`, as a `PhraseMiner`, and a class method `for_task(task)` that makes a miner for a `MiningTask`."""
 
 
 def check_miner(miner: Any) -> None:

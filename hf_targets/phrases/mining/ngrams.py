@@ -8,7 +8,7 @@ import regex
 
 from hf_targets.extras import require
 from hf_targets.phrases.mining.closed_classes import FUNCTION_WORDS
-from hf_targets.phrases.mining.miner import MiningTask
+from hf_targets.phrases.mining.miner import MINERS, MiningTask
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 _WORD = regex.compile(r"\w+(?:['\u2019.-]\w+)*")
@@ -143,3 +143,7 @@ def _words_of(line: str, tokenizer: Any) -> list[tuple[int, int]]:
         return list(tokenizer.span_tokenize(line))
     except (ValueError, RuntimeError):  # NLTK's, on some lines with quotes of several kinds
         return [found.span() for found in regex.finditer(r"\S+", line)]
+
+
+MINERS.register("words", WordNgrams)
+MINERS.register("tokens", TokenNgrams)
