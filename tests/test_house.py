@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -89,6 +90,11 @@ def test_no_modules_import_each_other_in_a_circle():
         TopologicalSorter({module_of(path): imports_of(path) for path in PACKAGE}).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_the_picture_of_the_house_is_that_of_the_code():
+    drawing = runpy.run_path(str(ROOT / ".ci" / "draw_house.py"))
+    assert read(drawing["PICTURE"]) == drawing["house"](), "draw it again: python .ci/draw_house.py"
 
 
 def test_a_file_has_at_most_400_lines():

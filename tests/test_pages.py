@@ -27,7 +27,7 @@ def test_an_example_of_the_readme_runs_as_it_stands(number, hub, tmp_path):
 
 
 def test_the_plug_in_of_the_page_is_a_head(hub, tmp_path):
-    (source,) = re.findall(r"```python\n(.*?)```", PAGES["README.md"], re.S)
+    (source,) = re.findall(r"```python\n(.*?)```", PAGES["contributing.md"], re.S)
     (tmp_path / "my_head.py").write_text(source)
     use = tmp_path / "use.py"
     use.write_text(

@@ -1,1 +1,1 @@
-"""Trainer subclasses."""
+"""The Trainer that those of all targets are, its arguments, averages of weights, and checkpoints."""
