@@ -6,9 +6,10 @@ On questions with documents in ALCE's format, with a model that has positions fo
     python recipes/answer_with_citations.py recipes/settings/answer_with_citations/cpu.yaml --questions FILE --model M
 
 It prints each answer with its phrases marked and their sources. `output_dir` gets the answers, their scores, and a page
-that goes question by question, on which each phrase leads to its place in its document. Several ways side by side, as
-in the paper's table 7: `tables/answer_with_citations.py`.
+that goes question by question. Several ways side by side (table 7): `tables/answer_with_citations.py`.
 """
+
+import lab.start  # noqa: F401
 
 import json
 import sys

@@ -7,6 +7,8 @@ phrases. `--options` are the arguments of that kind's function, below. Each text
 Several ways side by side, with their time and memory: recipes/tables/compare_systems.py.
 """
 
+import lab.start  # noqa: F401
+
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial

@@ -5,13 +5,13 @@
 
 Passages of the documents (text files of a folder; by default the reference of the Python language) go into a collection
 on disk, with vectors of all-MiniLM-L6-v2. SmolLM2-135M-Instruct reads the two passages nearest to each question and
-answers three times, through its chat template and greedily:
-    plainly         one token a pass
+answers three times, through its chat template and greedily, once plainly:
     with drafts     tokens that follow the same words in the passages are drafted: the same text in fewer passes
-    with phrases    phrases of the passages are tokens too: the model writes one in a step where it would write its
-                    tokens anyway, and each leads to its place in its passage
+    with phrases    phrases of the passages are tokens too, and each leads to its place in its passage
 It prints the answers, and writes a page of them into `output_dir`. Nothing is trained.
 """
+
+import lab.start  # noqa: F401
 
 import re
 import sys

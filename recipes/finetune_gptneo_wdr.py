@@ -10,6 +10,8 @@ Any causal model, any text: --model_name_or_path EleutherAI/gpt-neo-125m --datas
 Side by side with a plain model and several seeds: recipes/tables/finetune_gptneo_wdr.py.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from typing import Any
 

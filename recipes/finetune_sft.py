@@ -11,6 +11,8 @@ On your own data, with `messages` or with `prompt` and `completion`; all of TRL'
 recipes/fine_tuning.md.
 """
 
+import lab.start  # noqa: F401
+
 import resource
 from dataclasses import dataclass, field
 from typing import Any

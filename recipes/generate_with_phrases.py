@@ -10,6 +10,8 @@ It prints the text with its phrases marked, a line of statistics and the source 
 as a page. Documents whose subject is the prompt's give the phrases that a model is most likely to use.
 """
 
+import lab.start  # noqa: F401
+
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path

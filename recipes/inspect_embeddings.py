@@ -13,6 +13,8 @@ all hidden states. Without a model, in seconds: `recipes/settings/inspect_embedd
 recipes/cosine.md.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -14,6 +14,8 @@ its finetuning:
 With cosine regularisation: `--cosine_weight 1`. The paper's table 1, with seeds: recipes/tables/train_awd_lstm.py.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -7,6 +7,8 @@ On the captions of Multi30k, German to English, at a size for two CPU cores:
 Rows of the papers' tables side by side: recipes/tables/train_difformer.py. Notes: recipes/gaussian_diffusion.md.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path

@@ -10,6 +10,8 @@ The heads end in a folder of their own, a few MB that name their base model. Sev
 recipes/tables/train_draft_heads.py. Measured: recipes/multitoken.md.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -10,6 +10,8 @@ Any causal model, any text: --model_name_or_path gpt2 --dataset my_text.txt.gz -
 Side by side with a plain model, other phrases and several seeds: recipes/tables/train_dynamic_vocab.py.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any

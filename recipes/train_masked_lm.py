@@ -8,6 +8,8 @@ At a size for a CPU: `.../crammed_cpu.yaml`, and `.../cpu.yaml` with a BERT; in 
 of the model is what recipes/evaluate_glue.py fine-tunes. Measured: recipes/masked_models.md.
 """
 
+import lab.start  # noqa: F401
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -14,6 +14,8 @@ From a causal model, whose weights it keeps (`.../smollm2.yaml`; `--fresh true` 
 Plain and curves side by side, with several seeds: recipes/tables/train_mdlm_curve.py.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -7,6 +7,8 @@ RETRO also with passages drawn at random and with none. `tables/compare_systems.
 recipes/baselines.md has smaller trainings. In seconds, on the model that `make run` leaves: `.../smoke.yaml`.
 """
 
+import lab.start  # noqa: F401
+
 import random
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -8,6 +8,8 @@ At a size for a CPU: `.../cpu.yaml`; in a minute, on documentation: `.../smoke.y
 recipes/tables/train_semi_autoregressive.py. Measured: recipes/semi_autoregressive.md.
 """
 
+import lab.start  # noqa: F401
+
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -8,6 +8,8 @@ or with bags of words as targets too: --bag_of_words '{}'. All of them side by s
 recipes/tables/train_translation.py. Measured: recipes/multitoken.md.
 """
 
+import lab.start
+
 from dataclasses import dataclass, field
 from typing import Any
 

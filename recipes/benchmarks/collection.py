@@ -6,18 +6,21 @@ Words are drawn by Zipf's law. A text's vector is drawn with a seed from the tex
 Measured: recipes/phrases.md.
 """
 
-import resource
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from zlib import crc32
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from hf_targets import DocumentCollection
 from lab.settings import parse_settings
 from lab.tables import markdown_table

@@ -8,11 +8,13 @@ recipes/cosine.md.
 """
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from accelerate import PartialState

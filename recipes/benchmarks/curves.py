@@ -9,15 +9,17 @@ backward, without the optimizer, whose time is the same for all. Measured: recip
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion, SentenceCurve
 from hf_targets.evaluation.timing import median_seconds, settled_time

@@ -9,13 +9,15 @@ recipes/multitoken.md.
 """
 
 import sys
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import dataclass, field, replace
 
 import torch
 from transformers import AutoTokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.heads import HEADS

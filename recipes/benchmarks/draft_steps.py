@@ -3,24 +3,24 @@
     python recipes/benchmarks/draft_steps.py recipes/settings/benchmarks/draft_steps/measured.yaml
 
 The model is made so that no training is needed: its output matrix makes one certain token follow each token, with
-layers that do all of their work and add almost nothing. The heads are random, and their choice is then replaced:
-with the given probability by the token that follows, else by another one. So all work is done, and the acceptance is as
-told. Greedy decoding, one process; the ways take turns, and each ratio is the median over rounds of the ratio within a
-round. Reading the prompt is left out. Measured: recipes/multitoken.md.
+layers that add almost nothing. What the heads choose is replaced: with the given probability by the token that follows,
+else by another one. Ratios are medians over rounds, without the prompt. Measured: recipes/multitoken.md.
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 from copy import copy
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPTNeoConfig, LlamaConfig
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.evaluation.timing import settled_time

@@ -10,18 +10,19 @@ times as long to decode; training holds 6.9 GB in place of 5.8. Memory is what a
 only. Measured: recipes/gaussian_diffusion.md.
 """
 
-import math
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from benchmarks.losses import added_megabytes
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration

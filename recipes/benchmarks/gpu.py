@@ -8,22 +8,23 @@ too, which shows that it works and nothing else. The losses of Liger and of Cut 
 Memory is what a step holds above the model and its gradients. Measured: recipes/gpu.md.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 import json
 import math
-import sys
 import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 import transformers
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from benchmarks import curves, draft_steps, losses, phrases, train_step
 
 from lab.settings import parse_settings

@@ -9,11 +9,15 @@ GPT-2 with random weights. The number of steps of a text is a setting. CPU secon
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,8 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, set_seed
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import (
     DocumentRetriever,

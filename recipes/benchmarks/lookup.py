@@ -8,16 +8,17 @@ recipes/multitoken.md.
 """
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
 
+from dataclasses import dataclass, field
+
+import torch
 from demo import ASKED, find_passages
 from demo import Setup as DemoSetup
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import DocumentRetriever, draft
 from hf_targets.data.prompts import takes_turns

@@ -8,20 +8,22 @@ larger of the two. Memory is what is held above the states, the matrix and the g
 Measured: recipes/gpu.md.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 import importlib
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets.evaluation.timing import median_seconds
 from hf_targets.maths.losses import weighted_cross_entropy

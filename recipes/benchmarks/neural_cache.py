@@ -9,12 +9,14 @@ recipes/cosine.md.
 """
 
 import sys
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
 
 import torch
 from accelerate import PartialState

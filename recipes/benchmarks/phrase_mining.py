@@ -8,16 +8,18 @@ phrases from strings. Measured: recipes/phrases.md.
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import ForwardMaximumMatching, PhraseVocabulary, TokenNgrams, WordNgrams, train_bpe_tokenizer
 from hf_targets.phrases.mining.tokenized_text import TokenizedText

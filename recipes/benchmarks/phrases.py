@@ -8,19 +8,21 @@ phrase encoder, in a few minutes (after `make models`):
     python recipes/benchmarks/phrases.py recipes/settings/benchmarks/phrases/smollm2.yaml
 """
 
-import math
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import math
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary, load_corpus, train_bpe_tokenizer
 from hf_targets.evaluation.timing import settled_time

@@ -7,17 +7,19 @@ all phrases. The phrases that a text begins with are encoded before its time is 
 recipes/phrases.md; in the paper, 1.31 s against .99 s with all phrases.
 """
 
-import copy
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from transformers import AutoTokenizer, set_seed
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import PhraseSchedule, PhraseVocabulary, continue_prefixes, measure_continuations
 from hf_targets.evaluation.continuations import Continuations

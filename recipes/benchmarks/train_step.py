@@ -10,19 +10,21 @@ Operations are counted by formula, 2 a multiply-add: 6 times each matrix product
 Measured: recipes/multitoken.md.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 import json
 import resource
 import statistics
 import subprocess
-import sys
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GPT2Config, MarianConfig
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenForSeq2SeqLM
 from hf_targets.evaluation.timing import settled_time

@@ -8,13 +8,15 @@ Measured: recipes/multitoken.md.
 """
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import dataclass, field
 
 import torch
 from transformers import AutoTokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import MultiTokenForSeq2SeqLM
 from lab.settings import parse_settings

@@ -7,10 +7,14 @@ points near one of them. Measured: recipes/phrases.md.
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -18,7 +22,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from hf_targets import VectorIndex
 from lab.settings import parse_settings
 from lab.tables import markdown_table

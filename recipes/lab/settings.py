@@ -23,9 +23,8 @@ def parse_settings(
 ) -> tuple:
     """Fill dataclasses from `script.py [settings.yaml] [--name value ...]`, as `HfArgumentParser` does.
 
-    Without any argument the description, the script's docstring, is printed, and the script ends. `--plugins
-    module_or_file ...` imports these first, which runs their code, so that settings may name the heads, samplers and
-    miners that they register; a file of settings, which may come from others, cannot name any.
+    `--plugins module_or_file ...` imports these first, which runs their code, so that settings may name the heads,
+    samplers and miners that they register; a file of settings, which may come from others, cannot name any.
     """
     stated = stated_settings(*dataclass_types, description=description, arguments=arguments)
     filled = parse_mapping(stated, *dataclass_types)
@@ -41,12 +40,9 @@ def stated_settings(
     `include: other.yaml` in the file takes over what that one states, where the file does not state it itself.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:
-        print((description or "").strip())
-        raise SystemExit(2)
     parser = _parser(dataclass_types, description)
     written: Any = {}
-    if given[0].endswith((".yaml", ".yml")):
+    if given and given[0].endswith((".yaml", ".yml")):
         file = Path(given.pop(0))
         try:
             written = _read(file)

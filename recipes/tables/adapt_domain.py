@@ -11,11 +11,13 @@ recipes/phrases.md. Each table has greedy decoding or nucleus sampling.
 """
 
 import sys
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import finetune_gptneo_wdr
 import torch

@@ -8,12 +8,14 @@ It leaves tables, `reconstruction.png` and `error_importance.png`. Measured: rec
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from hf_targets.curves.reconstruction import reconstruction_error
 from lab.curve_analysis import error_importance, plot_error_importance, plot_reconstruction_error

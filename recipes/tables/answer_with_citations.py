@@ -9,12 +9,14 @@ the answers and a page; what is there already is not answered again. As in the p
 """
 
 import sys
-from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
 
 import answer_with_citations as recipe
 

@@ -11,19 +11,20 @@ and phrases encoded before. A pass reads the tokens of one step or draft. Megaby
 or the table of one text's phrases. Measured: recipes/baselines.md.
 """
 
-import json
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import json
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformers import AutoTokenizer, set_seed
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from continue_texts import KINDS, Given, System
+from transformers import AutoTokenizer, set_seed
 
 from hf_targets import ChunkNeighbors, continue_prefixes
 from hf_targets.extras import require

@@ -8,15 +8,17 @@ are. Penn Treebank has some 20 words a sentence: about 60 sentences make as many
 its 10. On a small model: `recipes/settings/tables/draw_differences/smoke.yaml`. Notes: recipes/multitoken.md.
 """
 
-import random
 import sys
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import random
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, set_seed
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import word_level_tokenizer
 from lab.differences import map_targets, plot_differences, target_diversity, target_vectors

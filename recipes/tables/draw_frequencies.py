@@ -8,11 +8,13 @@ recipes/cosine.md.
 """
 
 import sys
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from collections import Counter
+from dataclasses import dataclass, field
 
 import torch
 

@@ -11,13 +11,15 @@ that use documents, such as kNN-LM and prompt lookup: recipes/tables/compare_sys
 """
 
 import sys
-from dataclasses import asdict, dataclass, field
-from itertools import product
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import asdict, dataclass, field
+from itertools import product
+
+from transformers import AutoTokenizer
 
 from lab.continuations import ComparisonSettings, TextComparison, load_model
 from lab.pairwise import format_preferences, preferences_by_aspect, write_pairs

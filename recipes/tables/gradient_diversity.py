@@ -3,15 +3,19 @@
     HF_TARGETS_DATA=data python recipes/tables/gradient_diversity.py \\
         recipes/settings/tables/gradient_diversity/table1_cpu.yaml
 
-The experiment is the output folder of a table whose runs kept their checkpoints (`save_total_limit`). All models are
-measured on the same batches. In a training: `--gradient_diversity_steps 100`. Notes: recipes/multitoken.md.
+The experiment is the output folder of a table whose runs kept their checkpoints (`save_total_limit`); all models see
+the same batches. In a training: `--gradient_diversity_steps 100`. Notes: recipes/multitoken.md.
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +23,6 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LabelSmoother
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import gradient_diversity, pack_blocks
 from hf_targets.backbones.reformer.repair import repair_reformer
@@ -39,9 +41,7 @@ from lab.text import BlockSettings
 class Setup(BlockSettings):
     """Which checkpoints are measured, and on what."""
 
-    tables: list[str] = field(
-        default_factory=list, metadata={"help": "Output folders of tables; the first that has a run counts."}
-    )
+    tables: list[str] = field(default_factory=list, metadata={"help": "Folders of tables; the first with a run."})
     names: list[str] = field(default_factory=list, metadata={"help": "Rows of the table, such as wdr-4."})
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Seeds that they were trained with."})
     num_batches: int = field(default=8, metadata={"help": "Batches of training text at each checkpoint."})

@@ -8,14 +8,16 @@ recipes/baselines.md.
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForCausalLM
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import KnnDatastore, KnnProcessor, cached_perplexities, search_cache
 from hf_targets.evaluation.timing import median_seconds

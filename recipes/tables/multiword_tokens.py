@@ -7,17 +7,19 @@ by random rows. The second one is after LoRA, by Transformers' own Trainer, with
 stay in the output folder, and `compare_systems.py` lets them write. Measured: recipes/baselines.md.
 """
 
-import re
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import re
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, set_seed
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hf_targets import pack_blocks, transfer_vocabulary
 from hf_targets.extras import require

@@ -6,10 +6,12 @@ the CSV files that it saves into the folder:
 """
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import dataclass, field
 
 from lab.pairwise import format_preferences, shares
 from lab.settings import parse_settings

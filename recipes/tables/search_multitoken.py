@@ -10,13 +10,15 @@ The decoder of the paper: `.../paper.yaml`, on one GPU; in a minute, on document
 model's validation perplexity is the lowest of many, and so a little too low.
 """
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import finetune_gptneo_wdr as recipe
 

@@ -11,11 +11,13 @@ words of a block depend on each other. Measured: recipes/semi_autoregressive.md.
 """
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from dataclasses import asdict
+from typing import Any
 
 import train_semi_autoregressive as recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer

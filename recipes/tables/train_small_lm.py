@@ -20,10 +20,12 @@ Tensorized Transformer with `paper_leaky: true` in its `config` reads what it pr
 """
 
 import sys
-from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import lab.start  # noqa: F401
+
+from itertools import product
 
 import finetune_gptneo_wdr as recipe
 

@@ -1,5 +1,4 @@
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,13 +55,6 @@ def test_what_is_wrong_ends_the_script_with_its_word(given, word, tmp_path, caps
         parse_settings(Setup, arguments=[write(tmp_path, given)])
     assert ended.value.code == 2
     assert word in capsys.readouterr().err
-
-
-def test_without_arguments_the_description_is_printed(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["script.py"])
-    with pytest.raises(SystemExit):
-        parse_settings(Setup, description="What it does.")
-    assert "What it does." in capsys.readouterr().out
 
 
 def test_arguments_of_a_training_are_those_of_transformers(tmp_path):

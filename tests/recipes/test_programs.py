@@ -1,6 +1,7 @@
 """Every script: it says what it does, and every settings file of its own has its names and types."""
 
 import runpy
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,13 @@ def test_a_program_lists_its_settings(program, capsys, monkeypatch):
         runpy.run_path(str(program), run_name="__main__")
     assert ended.value.code == 0
     assert "--plugins" in capsys.readouterr().out
+
+
+@every_program
+def test_a_program_says_what_it_does_before_its_slow_imports(program):
+    done = subprocess.run([sys.executable, "-X", "importtime", program], capture_output=True, text=True)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) > 3
+    assert "| torch" not in done.stderr
 
 
 @every_program
