@@ -8,6 +8,8 @@ from typing import Any, cast
 import torch
 from accelerate.utils.modeling import get_state_dict_offloaded_model
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import distribute_tensor
 
 from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
 
@@ -78,17 +80,33 @@ def trains_rows(layer: nn.Module) -> bool:
 def _weights(layer: Any) -> tuple[Tensor | None, Tensor | None]:
     if trains_rows(layer) and not layer.disable_adapters:
         return layer.get_merged_weights(layer.active_adapters), None
-    return _whole(layer.weight), _whole(getattr(layer, "bias", None))
+    return whole_tensor(layer.weight), whole_tensor(getattr(layer, "bias", None))
 
 
-def _whole(tensor: Any) -> Any:
-    """Return a tensor; one that tensor parallelism has split over processes is gathered, its gradient split again.
+def whole_tensor(tensor: Any) -> Any:
+    """Return a tensor; one that is split over processes, which all call this, is gathered, its gradient split again.
 
     One of a class that holds quantised numbers is dequantised: such classes compute products, and little else.
     """
     if hasattr(tensor, "full_tensor"):
         return tensor.full_tensor()
     return tensor.dequantize() if hasattr(tensor, "__tensor_flatten__") else tensor
+
+
+@torch.no_grad()
+def copy_whole(target: Any, tensor: Tensor) -> None:
+    """Copy a whole tensor, which all processes have, into one that may be split over them."""
+    if hasattr(target, "full_tensor"):
+        shards = target.device_mesh, target.placements
+        tensor = distribute_tensor(tensor.to(target.device), *shards, src_data_rank=None)
+    target.copy_(tensor)
+
+
+def reshard(module: nn.Module) -> None:
+    """Let FSDP2 drop the whole weights that it keeps after a pass without gradients, before their shards change."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
 
 
 def execution_device(module: nn.Module) -> torch.device:

@@ -15,20 +15,23 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from hf_targets.backbones.checkpoint import check_tensors
 from hf_targets.backbones.published import read_tensors
-from hf_targets.backbones.weight_access import is_readable
+from hf_targets.backbones.weight_access import copy_whole, reshard, whole_tensor
 from hf_targets.training.arguments import AveragedTrainingArguments, TargetTrainingArguments
 from hf_targets.training.trainer import TargetTrainer
 
 logger = logging.getLogger(__name__)
 
 AVERAGING_NAME = "averaging.safetensors"
-"""The file of a checkpoint with what its model's file, which has the average, does not: the raw weights."""
+"""The file of a checkpoint with what is needed beside its model's file, which has the average: the raw weights.
+
+FSDP and DeepSpeed write, and read, raw weights themselves; there the file has the average.
+"""
 
 _RAW, _AVERAGE, _NUM_UPDATES = "raw.", "average.", "num_updates"
 
 
 class WeightAverage:
-    """An average of a model's trainable parameters, by name, in float32 or wider.
+    """An average of a model's trainable parameters, by name, in float32 or wider; sharded as they are.
 
     Exponential: average <- d average + (1 - d) weights after each optimizer step, with d = min(decay, (1 + n) / (10 +
     n)) at the n-th, so that the first weights, which are random, are soon forgotten. Or the mean of the weights after
@@ -38,7 +41,7 @@ class WeightAverage:
         model: Its parameters that take gradients now are averaged, beginning with what they are now.
         decay: In [0, 1); 0 makes the average the last weights. None: the mean.
     Raises:
-        ValueError: If weights are sharded: the average is of whole ones, as a checkpoint has them.
+        ValueError: If weights are not here: offloaded, or in ZeRO-3's partitions.
     Source: Sahoo et al. 2024, its published program. The mean: Polyak and Juditsky 1992; algorithm 1 of Merity et al.,
         "Regularizing and Optimizing LSTM Language Models".
     Departs: `torch.optim.ASGD`, which the latter's program uses, leaves the first step out of the mean, and applies a
@@ -46,13 +49,14 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float | None) -> None:
-        self.num_updates, self.decay = 0, decay
-        self._parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        if not is_readable(model):
+        if any(weight.is_meta or hasattr(weight, "ds_id") for weight in model.parameters()):
             raise ValueError(
-                "the weights of this model are sharded or offloaded, so that no average of them can be kept; train "
-                "without an average, or in plain data parallelism"
+                "no average can be kept of weights that are offloaded or partitioned by ZeRO-3; train without an "
+                "average (ema_decay=None, nonmonotone_interval=None), or with FSDP2, ZeRO-2 or plain data parallelism"
             )
+        reshard(model)
+        self.num_updates, self.decay, self._model = 0, decay, model
+        self._parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.weights: dict[str, Tensor] = {
             name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)
             for name, weight in self._parameters.items()
@@ -63,9 +67,9 @@ class WeightAverage:
         """Take the model's weights into the average, once after each optimizer step."""
         assert not self._is_applied
         self.num_updates += 1
-        averages = list(self.weights.values())
+        averages = [_local(average) for average in self.weights.values()]
         weights = [
-            weight.detach().to(average.dtype)
+            _local(weight.detach()).to(average.dtype)
             for weight, average in zip(self._parameters.values(), averages, strict=True)
         ]
         n = self.num_updates
@@ -77,8 +81,13 @@ class WeightAverage:
     @torch.no_grad()
     def apply(self) -> None:
         """Make the average the model's weights, in the model's own type."""
+        self._set(self.weights)
+
+    @torch.no_grad()
+    def _set(self, weights: dict[str, Tensor]) -> None:
+        reshard(self._model)
         for name, parameter in self._parameters.items():
-            parameter.copy_(self.weights[name])
+            parameter.copy_(weights[name])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -92,41 +101,57 @@ class WeightAverage:
             self.apply()
             yield
         finally:
-            with torch.no_grad():
-                for name, parameter in self._parameters.items():
-                    parameter.copy_(kept[name])
+            self._set(kept)
             self._is_applied = False
 
-    def save(self, file: Path) -> None:
+    def save(self, file: Path, *, has_raw: bool = True, is_writer: bool = True) -> None:
         """Write what resuming needs beside a checkpoint of the averaged model: its raw weights, and the updates so far.
 
         The average is written too where the model's type is narrower, so that its checkpoint has a rounded one.
+
+        Args:
+            has_raw: False: another file has the raw weights, and this one the average.
+            is_writer: Whether this process writes; where weights are sharded all processes call this.
         """
         tensors = {_NUM_UPDATES: torch.tensor(self.num_updates)}
-        for name, parameter in self._parameters.items():
-            tensors[_RAW + name] = parameter.detach().contiguous()
-            if parameter.dtype != self.weights[name].dtype:
-                tensors[_AVERAGE + name] = self.weights[name].contiguous()
-        save_file(tensors, file)
+        for name, kept in self._kept(has_raw):
+            whole = whole_tensor(kept.detach())
+            if is_writer:
+                tensors[name] = whole.cpu().contiguous()
+        if is_writer:
+            save_file(tensors, file)
 
-    @torch.no_grad()
     def load(self, file: Path) -> None:
-        """Go on from a file of `save`: the model, which has the averaged weights, gets its raw ones.
+        """Go on from a file of `save`: the model, which has the weights of the other file, gets its raw ones.
 
         Raises:
             ValueError: If the file is not whole, or is of other parameters.
         """
         tensors = read_tensors(file)
-        shapes = {_NUM_UPDATES: torch.Size()}
-        for name, parameter in self._parameters.items():
-            shapes[_RAW + name] = parameter.shape
-            if parameter.dtype != self.weights[name].dtype:
-                shapes[_AVERAGE + name] = parameter.shape
-        check_tensors(file, tensors, shapes)
+        has_raw = any(name.startswith(_RAW) for name in tensors)
+        check_tensors(
+            file, tensors, {_NUM_UPDATES: torch.Size(), **{name: kept.shape for name, kept in self._kept(has_raw)}}
+        )
         self.num_updates = int(tensors[_NUM_UPDATES])
+        reshard(self._model)
+        if has_raw:  # and the model has the average
+            for name, parameter in self._parameters.items():
+                self.weights[name].copy_(parameter.detach())
+        for name, kept in self._kept(has_raw):
+            copy_whole(kept, tensors[name])
+
+    def _kept(self, has_raw: bool) -> Iterator[tuple[str, Tensor]]:
+        """Yield what a file has, by its name there."""
         for name, parameter in self._parameters.items():
-            self.weights[name].copy_(tensors.get(_AVERAGE + name, parameter))
-            parameter.copy_(tensors[_RAW + name])
+            if has_raw:
+                yield _RAW + name, parameter
+            if not has_raw or parameter.dtype != self.weights[name].dtype:
+                yield _AVERAGE + name, self.weights[name]
+
+
+def _local(tensor: Any) -> Tensor:
+    """Return this process's shard of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 class AveragingCallback(TrainerCallback):
@@ -178,7 +203,7 @@ class AveragedTrainer(TargetTrainer):
     has its raw weights, but in callbacks on an evaluation and under `averaged_weights`.
 
     Raises:
-        ValueError: If the weights are sharded (FSDP, DeepSpeed).
+        ValueError: When training starts, if ZeRO-3 has partitioned the weights.
     """
 
     def __init__(self, model: PreTrainedModel | nn.Module, args: TargetTrainingArguments, **kwargs: Any) -> None:
@@ -212,31 +237,48 @@ class AveragedTrainer(TargetTrainer):
         with self.averaged_weights():
             super().save_model(output_dir, _internal_call)
 
+    @property
+    def _engine_has_raw(self) -> bool:
+        """Whether files of FSDP or DeepSpeed have the raw weights."""
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
+
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        if self._average is not None and self.args.should_save:
-            self._average.save(Path(output_dir) / AVERAGING_NAME)
+        if self._average is not None:
+            file, writes = Path(output_dir) / AVERAGING_NAME, self.args.should_save
+            self._average.save(file, has_raw=not self._engine_has_raw, is_writer=writes)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        file = Path(resume_from_checkpoint) / AVERAGING_NAME
-        if file.is_file():
-            decay = 0.0 if self._averaging is None else self._averaging.decay
-            average = WeightAverage(cast(nn.Module, self.model), decay)
-            average.load(file)  # without an average too, as the optimizer's state is that of the raw weights
-            if self._averaging is not None:
-                self._averaging.average = average
-        elif self._averaging is not None and self._averaging.from_start:
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        average = self._read_average(checkpoint)  # without an average too: the optimizer's state is that of raw weights
+        if self._averaging is None:
+            return
+        self._averaging.average = average
+        if average is None and self._averaging.from_start:
             logger.warning(
                 "%s has no %s: the average of the weights begins with those of the checkpoint",
-                resume_from_checkpoint,
+                checkpoint,
                 AVERAGING_NAME,
             )
+
+    def _read_average(self, checkpoint: str) -> WeightAverage | None:
+        """Return the average of a checkpoint, and give the model, which has been read from it, its raw weights."""
+        file = Path(checkpoint) / AVERAGING_NAME
+        if not file.is_file():
+            return None
+        average = WeightAverage(cast(nn.Module, self.model), 0.0 if self._averaging is None else self._averaging.decay)
+        average.load(file)
+        return average
 
     def _load_best_model(self) -> None:
         if self._averaging is not None:
             self._averaging.finish()  # a checkpoint's model has averaged weights already
         super()._load_best_model()
+        if self._engine_has_raw and self._averaging is not None:
+            self._averaging.average = self._read_average(cast(str, self.state.best_model_checkpoint))
+            self._averaging.finish()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate the averaged weights, which callbacks meanwhile find in the model."""

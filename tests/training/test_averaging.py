@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from datasets import Dataset
@@ -91,15 +93,16 @@ def test_applied_weights_go_back_to_the_bit_even_after_an_error(dtype):
     assert_same(weights(model), raw, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("has_raw", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_average_goes_on_from_its_file_and_the_averaged_model(dtype, tmp_path):
+def test_an_average_goes_on_from_its_file_and_that_of_the_model(dtype, has_raw, tmp_path):
     model = make_model(dtype)
     average = WeightAverage(model, 0.9)
     take_step(model)
     average.update()
-    average.save(tmp_path / "a.safetensors")
+    average.save(tmp_path / "a.safetensors", has_raw=has_raw)
     again = make_model(dtype)
-    with average.applied():
+    with average.applied() if has_raw else nullcontext():
         again.load_state_dict(model.state_dict())
     resumed = WeightAverage(again, 0.9)
     resumed.load(tmp_path / "a.safetensors")
@@ -133,6 +136,14 @@ def test_a_file_of_another_model_or_a_broken_one_is_refused_and_changes_nothing(
     with pytest.raises(ValueError, match="is not a whole file"):
         average.load(file)
     assert_same(weights(model), before, rtol=0, atol=0)
+
+
+def test_weights_that_are_elsewhere_have_no_average():
+    partitioned = make_model()
+    partitioned[0].weight.ds_id = 0  # as DeepSpeed's ZeRO-3 marks them
+    for model in (partitioned, make_model().to("meta")):
+        with pytest.raises(ValueError, match="with FSDP2, ZeRO-2 or plain data parallelism"):
+            WeightAverage(model, 0.9)
 
 
 class Optimizer:
