@@ -82,22 +82,28 @@ def no_longer_better(losses: Sequence[float], interval: int) -> bool:
 
 
 class SegmentRate(TrainerCallback):
-    """Gives each step a learning rate in proportion to the length of its segment, which the trainer sets."""
+    """Gives each step a learning rate in proportion to the length of its segment."""
 
     def __init__(self, bptt: int) -> None:
-        self.bptt, self.length = bptt, bptt
+        self.bptt = bptt
         self._rates: list[Any] = []
 
-    def on_pre_optimizer_step(self, *args: Any, optimizer: Optimizer, **kwargs: Any) -> None:
-        """Change the rate."""
-        self._rates = [group["lr"] for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * self.length / self.bptt
+    def set(self, optimizer: Optimizer, length: int) -> None:
+        """Change the rate before the step's first backward pass, as DeepSpeed takes the step in its last one."""
+        if not self._rates:
+            self._rates = [group["lr"] for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * length / self.bptt
 
     def on_optimizer_step(self, *args: Any, optimizer: Optimizer, **kwargs: Any) -> None:
         """Change it back, for the scheduler."""
         for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate
+        self._rates = []
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Forget the rates of a training that broke off in a step."""
+        self._rates = []
 
 
 class AwdLstmTrainer(AveragedTrainer):
@@ -208,9 +214,13 @@ class AwdLstmTrainer(AveragedTrainer):
         seen = [entry["eval_loss"] for entry in log if "eval_loss" in entry and entry["step"]]  # not before the first
         return interval is not None and no_longer_better(seen, interval)
 
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """Compute gradients, for a step at the rate of its segment; all batches of a step are of one segment."""
+        self._rate.set(cast(Optimizer, self.optimizer), inputs["input_ids"].shape[1])
+        return super().training_step(model, inputs, *args, **kwargs)
+
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a segment, from the state after the segment before."""
-        self._rate.length = inputs["input_ids"].shape[1]
         return super().compute_loss(model, self._from_state(inputs, self._states), *args, **kwargs)
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
