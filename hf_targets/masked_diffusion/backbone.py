@@ -1,9 +1,8 @@
 """The diffusion Transformer of a masked diffusion model, and the sentence curve inside it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,7 @@ from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import DitBlock, OutputLayer, TimeEmbedding, rotary_table
 
 
-@dataclass(frozen=True)
-class BackboneOutput:
+class BackboneOutput(NamedTuple):  # a tuple: DeepSpeed and FSDP look for tensors in no other class of ours
     """The output of `MdlmBackbone`.
 
     Attributes:
