@@ -13,7 +13,7 @@ TESTS ?=
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run models demo test oldest check smoke bench notebooks
+.PHONY: help setup run models demo test oldest check smoke bench notebooks docs
 
 help:  ## list what can be done
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -64,3 +64,6 @@ bench: setup  ## run recipes/benchmarks: needs HF_TARGETS_DATA, models of train_
 
 notebooks: setup  ## execute the notebooks, offline
 	$(BIN)/python -m jupyter execute --kernel_name=python3 notebooks/*.ipynb
+
+docs: setup  ## make the site build/docs/index.html; a broken link or a public name without a page fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file .ci/docs/mkdocs.yml

@@ -49,7 +49,7 @@ def check_quotes(
 ) -> QuoteCheck:
     """Check that each marked span of an answer is one contiguous span of each document that its markers name.
 
-    A marked span is text in double quotation marks with markers such as "[2]" or "[1][2]" after it, or one of the
+    A marked span is text in double quotation marks with markers such as `[2]` or `[1][2]` after it, or one of the
     `phrases` that ends with markers or has them after it. Between a quotation and its markers there may be one mark of
     punctuation and white space. A span is
 
