@@ -13,7 +13,7 @@ TESTS ?=
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run models demo test oldest check smoke bench notebooks docs
+.PHONY: help setup run models demo test oldest check hooks smoke bench notebooks docs package
 
 help:  ## list what can be done
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -52,6 +52,9 @@ check: setup  ## format, lint and types, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+hooks: setup  ## format and lint before each commit, and check types before each push
+	$(BIN)/pre-commit install --config .ci/pre-commit.yaml
+
 smoke: setup  ## run every recipe at its smallest settings
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q tests/recipes
 
@@ -67,3 +70,6 @@ notebooks: setup  ## execute the notebooks, offline
 
 docs: setup  ## make the site build/docs/index.html; a broken link or a public name without a page fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file .ci/docs/mkdocs.yml
+
+package: setup  ## build sdist and wheel into build/dist, and use the wheel in a clean environment
+	.ci/package
