@@ -70,6 +70,7 @@ notebooks: setup  ## execute the notebooks, offline
 
 docs: setup  ## make the site build/docs/index.html; a broken link or a public name without a page fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file .ci/docs/mkdocs.yml
+	@echo "open build/docs/index.html"
 
 package: setup  ## build sdist and wheel into build/dist, and use the wheel in a clean environment
 	.ci/package
