@@ -23,6 +23,7 @@ from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.maths.losses import perplexity
 from hf_targets.training.arguments import TargetTrainingArguments
 from hf_targets.training.averaging import AveragedTrainer, AveragingCallback
+from hf_targets.training.streams import whole
 from hf_targets.training.token_batches import EpochCallback
 
 logger = logging.getLogger(__name__)
@@ -142,6 +143,7 @@ class AwdLstmTrainer(AveragedTrainer):
                 f"a state stays with the rows of its process: use one GPU a process, got {args.n_gpu} (accelerate "
                 f"launch), and auto_find_batch_size=False, got {args.auto_find_batch_size}"
             )
+        kwargs["train_dataset"] = whole(kwargs.get("train_dataset"))  # to be cut into rows that are read side by side
         super().__init__(model, args, **kwargs)
         if args.nonmonotone_interval is not None and isinstance(self.eval_dataset, dict):
             raise ValueError("the mean of the weights begins by one evaluation text; give one, or no interval")

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments
 
 from hf_targets.training.loss_parts import CosinePenalty, LossParts
+from hf_targets.training.streams import StreamLoading
 
 
-class CosineRegularizedTrainer(Trainer):
+class CosineRegularizedTrainer(StreamLoading, Trainer):
     """Transformers' Trainer of any causal, masked or sequence-to-sequence model, whose embeddings it keeps apart.
 
     Everything else is as in `transformers.Trainer`: its arguments, data, collators and metrics. Trainers of this

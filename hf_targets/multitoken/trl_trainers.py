@@ -18,11 +18,12 @@ from hf_targets.extras import require
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.multitoken.trainer import heads_of
 from hf_targets.training.loss_parts import LossParts
+from hf_targets.training.streams import StreamLoading
 
 trl: Any = require("trl", extra="sft")
 
 
-class _HeadsBesideTrl:
+class _HeadsBesideTrl(StreamLoading):
     """What each of the trainers below adds: heads that are trained, at a rate of their own, and logs of their losses.
 
     TRL gives a model a `forward` that scores labels from the last hidden states, without logits. This one keeps these

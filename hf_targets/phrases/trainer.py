@@ -1,5 +1,6 @@
 """Training and evaluation of a language model with a dynamic vocabulary, or of a plain one as a baseline."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -119,11 +120,10 @@ class DynamicVocabTrainer(TargetTrainer):
       the phrases and negatives of the batch. It scores one segmentation of the text among many, and each additional
       negative raises it.
 
-    The phrases of a training row depend only on the seed, the epoch and the row (`DrawnRows`), so that
-    a resumed run has the same batches as an uninterrupted one.
+    The phrases of a training row depend only on the seed, the epoch and the row (`DrawnRows`), in a stream on the seed
+    and the position, so that a resumed run has the same batches as an uninterrupted one.
 
-    The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`. A
-    streaming data set is trained on as it comes, each process making its own batches, and read whole to evaluate. They
+    The data sets have the columns `input_ids`, `labels` and `attention_mask`, as made by `hf_targets.pack_blocks`. They
     may also have `messages`, or `prompt` and `completion`, of which the assistant's tokens are the targets.
 
     Args:
@@ -162,6 +162,9 @@ class DynamicVocabTrainer(TargetTrainer):
             if accelerator.dispatch_batches:
                 raise ValueError("dispatch_batches cuts tables of phrases as if they were rows; leave it out")
             accelerator.dispatch_batches = False  # accelerate's default for streaming data sets is True
+            if isinstance(kwargs.get("train_dataset"), IterableDataset):
+                data_collator = copy.copy(data_collator)
+                data_collator.generator = None  # torch's global one, which depends on the position in a stream
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
 
     @property
@@ -184,8 +187,6 @@ class DynamicVocabTrainer(TargetTrainer):
         self, dataset: Any, description: str, batch_size: int, sampler_fn: Any = None, **kwargs: Any
     ) -> Any:
         is_training = bool(kwargs.get("is_training"))
-        if self.has_phrases and not is_training and isinstance(dataset, IterableDataset):
-            dataset = list(dataset)  # several processes would fill up the last batches of a stream with its first rows
         if self.has_phrases and not isinstance(dataset, IterableDataset):
             order = None if sampler_fn is None else sampler_fn(dataset)
             if order is None and not is_training:

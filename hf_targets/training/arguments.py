@@ -37,8 +37,16 @@ class TargetTrainingArguments(TrainingArguments):
         },
     )
 
+    shuffle_buffer_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Rows of a stream that are read at a time to be put in random order, another one in each pass; of "
+            "each process and data loader worker. None: the stream's own order."
+        },
+    )
+
     def __post_init__(self) -> None:
-        check_ranges(self, {"max_row_length": 2})
+        check_ranges(self, {"max_row_length": 2, "shuffle_buffer_size": 1})
         check_cosine_weight(self.cosine_weight)
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it

@@ -37,6 +37,7 @@ from hf_targets.maths.losses import IGNORED, perplexity, target_count
 from hf_targets.training.checkpoints import newest_checkpoint
 from hf_targets.training.conversations import ConversationRows
 from hf_targets.training.loss_parts import CosinePenalty, LossParts, TimedLogs
+from hf_targets.training.streams import StreamLoading, whole
 from hf_targets.training.uploads import uploads_of_own_files
 
 WORDS_COLUMN = NUM_WORDS
@@ -85,7 +86,7 @@ def _both(
     return {**own(predictions), **given(predictions)}
 
 
-class TargetTrainer(Trainer):
+class TargetTrainer(StreamLoading, Trainer):
     """Trainer of a model whose output has `loss_parts`, plain or under peft; or of any other, as a baseline.
 
     It logs each part of the loss as `loss_NAME`. With `cosine_weight` in its arguments it keeps output embeddings
@@ -121,6 +122,7 @@ class TargetTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         self._parts, self._rows = LossParts(), None
+        kwargs["eval_dataset"] = whole(kwargs.get("eval_dataset"))
         if self.reads_conversations:
             tokenizer = kwargs.get("processing_class") or getattr(data_collator, "tokenizer", None)
             self._rows = ConversationRows(model, tokenizer, getattr(args, "max_row_length", None))
@@ -224,7 +226,7 @@ class TargetTrainer(Trainer):
         check_token_ids(dataset, self._vocab_sizes)
 
     def _as_rows(self, data: Any, name: str) -> Any:
-        rows = data if self._rows is None else self._rows(data, name)
+        rows = whole(data) if self._rows is None else self._rows(whole(data), name)
         if self._rows is not None and self._rows.has_made and self.data_collator is default_data_collator:
             self.data_collator = self._rows.collate  # the other pads nothing
         return rows

@@ -1,4 +1,5 @@
-from itertools import chain, pairwise
+from functools import partial
+from itertools import chain, islice, pairwise
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from hf_targets.data.blocks import check_token_ids, pack_blocks
-from hf_targets.data.tokenization import train_bpe_tokenizer, word_level_tokenizer
+from hf_targets.data import blocks
+from hf_targets.data.blocks import check_token_ids, enclosed_blocks, pack_blocks
+from hf_targets.data.tokenization import train_bpe_tokenizer, train_masking_tokenizer, word_level_tokenizer
 from hf_targets.maths.losses import IGNORED
 
 SENTENCES = ["the cat sat on the mat\n", "a dog saw the cat\n", "\n", "the mat is flat and the cat is fat\n"]
@@ -129,3 +131,19 @@ def test_texts_that_give_no_blocks_are_refused(column, texts, tokenizer, block_s
 def test_ids_without_an_embedding_are_refused(ids, says):
     with pytest.raises(ValueError, match=says):
         check_token_ids(Dataset.from_dict({"input_ids": ids}), {"input_ids": 9, "labels": 9})
+
+
+@pytest.mark.parametrize("make", [partial(pack_blocks, block_size=6), partial(enclosed_blocks, block_size=6)])
+def test_a_stream_is_packed_in_parts_and_goes_on_from_any_block(make, monkeypatch):
+    monkeypatch.setattr(blocks, "ROWS_AT_ONCE", 2)
+    tokenizer = BPE if make.func is pack_blocks else train_masking_tokenizer(SENTENCES, vocab_size=280)
+    texts = Dataset.from_dict({"text": [*SENTENCES, "\n", "\n", "a"], "other": list(range(7))})
+    parts = [make(texts.select(range(begin, begin + 2)), tokenizer).to_list() for begin in (0, 2)]
+    stream = make(texts.to_iterable_dataset(), tokenizer)
+    rows = list(stream)
+    assert rows[: len(parts[0]) + len(parts[1])] == parts[0] + parts[1]
+    for count in range(len(rows)):
+        next(islice(stream, count, None))
+        again = make(texts.to_iterable_dataset(), tokenizer)
+        again.load_state_dict(stream.state_dict())
+        assert list(again) == rows[count + 1 :]

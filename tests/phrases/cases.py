@@ -30,5 +30,6 @@ TRAINERS = {
         collator=_phrase_collator,
         weights={"kl_loss_weight": 0.5, "token_loss_weight": 2.0},
         new_part_rate="encoder_learning_rate",
+        lacks={"the steps of its rows": "the phrases of a row of a stream are chosen by its position"},
     ),
 }
