@@ -11,8 +11,8 @@ from transformers import TrainingArguments
 from hf_targets import CosineRegularizedTrainer
 from hf_targets.phrases.batches.negatives import PreBatch, Prefixes
 from hf_targets.training.stream_loader import StreamLoader
-from tests.tiny_models import WORDS, make_backbone, make_collator
 from tests.model_cases import TRAINERS, every_trainer, trainers_that_owe
+from tests.tiny_models import WORDS, make_backbone, make_collator
 from tests.trainer_runs import SHORT, assert_same, losses, run_processes, weights, with_dropout
 
 NUMBERS = Dataset.from_dict({"number": range(23)})
