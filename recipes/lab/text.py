@@ -3,9 +3,10 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+import datasets
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -31,14 +32,21 @@ def forget_texts() -> None:
 
 
 def text_digest(splits: Mapping[Any, Dataset]) -> str:
-    """Return a number in hexadecimal digits that changes with any text of any split."""
+    """Return a number in hexadecimal digits that changes with any text of any split but a stream's."""
     digest = hashlib.sha256()
     for split, part in splits.items():
+        if not isinstance(part, Dataset):
+            continue  # a stream, which would have to be read for it
         for column in part.column_names:
             digest.update(f"{split} {column} {len(part)}\n".encode())
             for text in part[column]:
                 digest.update(repr(text).encode())
     return digest.hexdigest()[:16]
+
+
+def _text_of(row: dict[str, Any], column: str) -> dict[str, str]:
+    text = row[column] or ""
+    return {"text": text if text.endswith("\n") else f"{text}\n"}
 
 
 @dataclass
@@ -58,7 +66,10 @@ class TextSettings:
         """Return the splits, each with the column `text`; with `whole` all of the training text."""
         words = None if whole else self.max_train_words
         given = {"config_name": self.dataset_config, "text_column": self.text_column, "max_train_words": words}
-        texts = DatasetDict(read_text(self.dataset, **given))
+        return self.first(DatasetDict(read_text(self.dataset, **given)))
+
+    def first(self, texts: Any) -> Any:
+        """Return splits with the first `max_test_words` of the test text."""
         if self.max_test_words is not None:
             texts["test"] = Dataset.from_dict({"text": first_words(texts["test"]["text"], self.max_test_words)})
         return texts
@@ -71,11 +82,37 @@ class BlockSettings(TextSettings):
     block_size: int = field(default=512, metadata={"help": "Tokens in a row of a batch."})
     vocab_size: int = field(default=4096, metadata={"help": "Tokens of a tokenizer that is trained on the text."})
     max_validation_blocks: int | None = field(default=None, metadata={"help": "Validate on so many blocks only."})
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Read the training text while training: of a folder with a file for each split (Parquet, JSON "
+            "lines, text), or of the Hub. It needs max_steps, and a tokenizer that is trained already."
+        },
+    )
+
+    def load(self, *, whole: bool = False) -> Any:
+        """Return the splits as `TextSettings` does, or train as a stream."""
+        if not self.streaming:
+            return super().load(whole=whole)
+        if self.max_train_words is not None:
+            raise ValueError(f"max_steps ends a training on a stream; leave out max_train_words={self.max_train_words}")
+        parts: Any = datasets.load_dataset(self.dataset, self.dataset_config, streaming=True)
+        if lacking := {"train", "validation", "test"} - set(parts):
+            raise ValueError(
+                f"a stream's end is not known, so that no split can be taken from it, and {self.dataset} lacks "
+                f"{', '.join(sorted(lacking))}; give all three, or leave out streaming"
+            )
+        read = partial(_text_of, column=self.text_column)
+        texts = {split: part.map(read).select_columns(["text"]) for split, part in parts.items()}
+        held_out = {split: Dataset.from_list(list(texts[split])) for split in ("validation", "test")}
+        return {"train": texts["train"], **self.first(held_out)}
 
     def tokenizer(self, name: str | None, texts: Mapping[Any, Dataset]) -> PreTrainedTokenizerBase:
         """Return the tokenizer of a name or folder; without one, a byte-level one trained on the training text."""
         if name is not None:
             return AutoTokenizer.from_pretrained(name)
+        if self.streaming:
+            raise ValueError("a tokenizer is trained on a whole text; name a model_name_or_path that has one")
         return train_bpe_tokenizer(texts["train"]["text"], self.vocab_size, self.block_size)
 
     def blocks(self, texts: Mapping[Any, Dataset], tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:

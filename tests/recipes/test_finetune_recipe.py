@@ -63,6 +63,27 @@ def test_the_untouched_base_is_measured_on_as_many_words_as_asked_for_beside_its
     assert base["perplexity"] == pytest.approx(perplexity_of_blocks(untouched, blocks).per_token, rel=1e-4)
 
 
+def test_a_stream_is_trained_on_as_its_text_is(finetuned, tmp_path):
+    data, settings = tmp_path / "data", tmp_path / "stream.yaml"
+    for split, text in load_corpus(small_text()).items():
+        text.rename_column("text", "said").to_parquet(data / f"{split}.parquet")
+    smoke = ROOT / "recipes" / "settings" / "finetune_gptneo_wdr" / "smoke.yaml"
+    settings.write_text(f"include: {smoke}\nmax_train_words: null\nmax_steps: 3\nhead_warmup_steps: 0\n")
+    given = ["--model_name_or_path", finetuned[0] / "plain-seed0", "--dataset", data, "--text_column", "said"]
+    given += ["--train_sampling_strategy", "sequential", "--disable_tqdm", "true"]
+
+    def train(streaming, folder):
+        options = ["--streaming", streaming, "--output_dir", tmp_path / folder]
+        run_recipe("finetune_gptneo_wdr", *given, *options, settings=settings)
+        return {name: value for name, value in results(tmp_path / folder).items() if "perplexity" in name}
+
+    found = [train("true", "stream"), train("false", "whole")]
+    assert found[0] == found[1]
+    (data / "validation.parquet").unlink()
+    with pytest.raises(ValueError, match="lacks validation"):
+        train("true", "lacking")
+
+
 _AS_TORCHRUN = """
 import runpy, sys
 
