@@ -111,8 +111,9 @@ class AwdLstmTrainer(AveragedTrainer):
     """Trainer of `AwdLstmForCausalLM` on text without breaks.
 
     Data sets have the blocks of one text, in order, as `hf_targets.pack_blocks` makes them; the length of the blocks
-    has no effect, and a stream is read into memory. They are joined and cut into as many rows as all batches of a step have, which are read side by side
-    in segments of about `bptt` tokens. The state goes on from segment to segment. Gradients do not.
+    has no effect, and a stream is read into memory. They are joined and cut into as many rows as all batches of a step
+    have, which are read side by side in segments of about `bptt` tokens. The state goes on from segment to segment.
+    Gradients do not.
 
     An evaluation reads its text in `eval_streams` rows, and reports `loss`, the mean over all targets, `perplexity`,
     and `word_perplexity` if the data has `num_words`.
