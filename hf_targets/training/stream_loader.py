@@ -65,7 +65,7 @@ class StreamPart(TorchStream):
             state = batch[-1][1]
             seed = np.random.SeedSequence([*self.seed, worker, *state[1:]]).generate_state(1)
             with torch.random.fork_rng([]):
-                torch.manual_seed(int(seed[0]))
+                torch.default_generator.manual_seed(int(seed[0]))  # `torch.manual_seed` takes a millisecond
                 made = self.collate([row for row, _ in batch])
             if num_repeated > 0:
                 num_repeated -= 1
