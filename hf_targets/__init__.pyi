@@ -41,6 +41,8 @@ from .evaluation.translation import translation_scores as translation_scores
 from .figures.learning_curves import plot_learning_curves as plot_learning_curves
 from .maths.cosine_regularization import cosine_regularization as cosine_regularization
 from .retrieval.collection import DocumentCollection as DocumentCollection
+from .retrieval.disk_index import DiskIndex as DiskIndex
+from .retrieval.disk_index_builder import DiskIndexBuilder as DiskIndexBuilder
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
 from .retrieval.encoders import dpr_encoder as dpr_encoder
 from .retrieval.vector_index import VectorIndex as VectorIndex

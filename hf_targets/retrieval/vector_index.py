@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
+from hf_targets.retrieval.vector_search import Metric, check_fingerprint, check_search, matrix
 
 _VECTORS, _TOLD = "vector_index.faiss", "vector_index.json"
 _TRAINED_ON, _ADDED_AT_ONCE = 1 << 20, 1 << 16
@@ -42,7 +43,7 @@ class VectorIndex:
         embeddings: Tensor,
         factory: str = "Flat",
         *,
-        metric: Literal["inner_product", "distance"] = "inner_product",
+        metric: Metric = "inner_product",
         num_probes: int | None = None,
         fingerprint: Mapping[str, str] | None = None,
     ) -> Self:
@@ -57,25 +58,16 @@ class VectorIndex:
             fingerprint: What the embeddings depend on (encoder, vocabulary), each by a name and a value that changes
                 with it; `load` takes the same values only.
         Raises:
-            ValueError: If the embeddings are not a finite float matrix with a row, or FAISS does not know the factory.
-            RuntimeError: FAISS's, if there are fewer vectors than lists.
+            ValueError: If the embeddings are not a finite float matrix with a row, FAISS does not know the factory, or
+                there are fewer vectors than lists.
             ImportError: If faiss is not installed.
         """
-        faiss = require("faiss", extra="phrases")
-        if not len(_matrix("embeddings", embeddings[:1])):
+        if not len(matrix("embeddings", embeddings[:1])):
             raise ValueError(f"embeddings need a vector, got shape {tuple(embeddings.shape)}")
-        kind = faiss.METRIC_INNER_PRODUCT if metric == "inner_product" else faiss.METRIC_L2
-        try:
-            index = faiss.index_factory(embeddings.shape[1], factory, kind)
-        except RuntimeError as error:
-            raise ValueError(f'factory must be one of FAISS, such as "Flat", got {factory!r}: {error}') from error
-        if not index.is_trained:
-            index.train(_matrix("embeddings", embeddings[:: -(-len(embeddings) // _TRAINED_ON)]).numpy())
+        sample = embeddings[:: -(-len(embeddings) // _TRAINED_ON)]
+        index = trained_index(sample, factory, metric=metric, num_probes=num_probes)
         for part in embeddings.split(_ADDED_AT_ONCE):
-            index.add(_matrix("embeddings", part).numpy())
-        if "IVF" in factory:
-            lists = faiss.extract_index_ivf(index)
-            lists.nprobe = -(-lists.nlist // 32) if num_probes is None else num_probes
+            index.add(matrix("embeddings", part).numpy())
         return cls(index, fingerprint or {})
 
     def __len__(self) -> int:
@@ -97,9 +89,7 @@ class VectorIndex:
         Raises:
             ValueError: If `queries` is not a finite float matrix of the index's width, or `k` is below 1.
         """
-        vectors = _matrix("queries", queries)
-        if vectors.shape[1] != self.dim or k < 1:
-            raise ValueError(f"queries must have width {self.dim} and k be 1 or more, got {vectors.shape[1]} and {k}")
+        vectors = check_search(queries, k, self.dim)
         scores, numbers = self.index.search(vectors.numpy(), min(k, len(self)))
         return torch.from_numpy(scores).to(queries.device), torch.from_numpy(numbers).to(queries.device)
 
@@ -135,14 +125,35 @@ class VectorIndex:
             index = faiss.read_index(os.fspath(path))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"{path} or its {_TOLD} is missing or damaged ({error!r}); build it again") from error
-        wanted = dict(fingerprint or {})
-        if wanted != built_with:
-            differ = sorted(name for name in {*wanted, *built_with} if wanted.get(name) != built_with.get(name))
-            raise ValueError(
-                f"{path} was built with another {', '.join(differ)}; load it with what it was built with, or build it "
-                "again"
-            )
+        check_fingerprint(path, fingerprint, built_with)
         return cls(index, built_with)
+
+
+def trained_index(sample: Tensor, factory: str, *, metric: Metric, num_probes: int | None = None) -> Any:
+    """Return an index of FAISS without vectors, which has learnt from a sample (vectors, dim) what it has to learn.
+
+    Args:
+        factory, metric, num_probes: As for `VectorIndex.build`.
+    Raises:
+        ValueError: If FAISS does not know the factory, or cannot learn from so few vectors.
+    """
+    faiss = require("faiss", extra="phrases")
+    kind = faiss.METRIC_INNER_PRODUCT if metric == "inner_product" else faiss.METRIC_L2
+    try:
+        index = faiss.index_factory(sample.shape[1], factory, kind)
+    except RuntimeError as error:
+        raise ValueError(f'factory must be one of FAISS, such as "Flat", got {factory!r}: {error}') from error
+    if not index.is_trained:
+        try:
+            index.train(matrix("embeddings", sample).numpy())
+        except RuntimeError as error:
+            raise ValueError(
+                f"{factory} cannot learn from {len(sample)} vectors; give more, or a factory of fewer lists: {error}"
+            ) from error
+    if "IVF" in factory:
+        lists = faiss.extract_index_ivf(index)
+        lists.nprobe = -(-lists.nlist // 32) if num_probes is None else num_probes
+    return index
 
 
 def _told(folder: Path) -> dict[str, dict[str, str]]:
@@ -153,12 +164,3 @@ def _told(folder: Path) -> dict[str, dict[str, str]]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _matrix(name: str, values: Tensor) -> Tensor:
-    if values.ndim != 2 or not values.is_floating_point():
-        raise ValueError(f"{name} must be a float matrix, got {values.dtype} of shape {tuple(values.shape)}")
-    matrix = values.detach().to("cpu", torch.float32).contiguous()
-    if not matrix.isfinite().all():
-        raise ValueError(f"{name} must be finite, got NaN or infinity; look for an overflow before it")
-    return matrix
