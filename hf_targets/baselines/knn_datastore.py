@@ -23,10 +23,11 @@ from hf_targets.data.progress import progress
 from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.maths.losses import IGNORED
 from hf_targets.neural_cache.perplexity import read_blocks
+from hf_targets.retrieval.disk_index import DiskIndex
 from hf_targets.retrieval.vector_index import VectorIndex
+from hf_targets.retrieval.vector_search import VectorSearch
 
 _TOLD, _KEYS, _WORDS, _NO_WORD = "datastore.json", "keys.npy", "words.npy", -1
-_KEYS_AT_ONCE, _QUERIES_AT_ONCE, _NUMBERS_AT_ONCE = 1 << 13, 256, 1 << 24
 _RUN, _OWN_SHARE, _BASE = 16, 0.5, np.uint64(0x9E3779B97F4A7C15)  # an odd number: hashes differ as runs do
 
 Rows = Sequence[tuple[Tensor, Tensor]]
@@ -46,8 +47,9 @@ class KnnDatastore:
         Departs: their keys are the input of the last feed-forward layer; any causal model has ours.
     """
 
-    def __init__(self, keys: Tensor, words: Tensor, index: VectorIndex | None, told: Mapping[str, Any]) -> None:
+    def __init__(self, keys: np.ndarray, words: Tensor, index: VectorSearch | None, told: Mapping[str, Any]) -> None:
         self.keys, self.words, self.index, self.told = keys, words, index, dict(told)
+        self._nearest = DiskIndex(keys, index, metric="distance", num_candidates=1)
 
     @classmethod
     def build(
@@ -127,7 +129,7 @@ class KnnDatastore:
         if not told or not told["complete"]:
             what = "a datastore whose building was broken off" if told else "no datastore"
             raise ValueError(f"{folder} has {what}; call KnnDatastore.build with its model and text")
-        keys, words = (torch.from_numpy(np.load(folder / name, mmap_mode="c")) for name in (_KEYS, _WORDS))
+        keys, words = np.load(folder / _KEYS, mmap_mode="r"), torch.from_numpy(np.load(folder / _WORDS, mmap_mode="c"))
         return cls(keys, words, told["index"]["factory"] and VectorIndex.load(folder), told)
 
     def __len__(self) -> int:
@@ -169,31 +171,9 @@ class KnnDatastore:
         self.check_k(k)
         if states.shape[1:] != self.keys.shape[1:] or not states.isfinite().all():
             raise ValueError(f"states must be finite, of width {self.keys.shape[1]}, got shape {tuple(states.shape)}")
-        found = [self._search(part, k) for part in states.float().split(_QUERIES_AT_ONCE)]
-        return torch.cat([distances for distances, _ in found]), torch.cat([words for _, words in found])
-
-    def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        numbers = self._nearest(queries, k) if self.index is None else self.index.search(queries, k)[1]
-        at, rows = numbers.clamp(min=0).cpu(), max(1, _NUMBERS_AT_ONCE // (k * queries.shape[1]))
-        distances = [
-            (self.keys[some].to(query.device).float() - query[:, None]).square_().sum(dim=2)
-            for some, query in zip(at.split(rows), queries.split(rows), strict=True)
-        ]
-        words = self.words[at].long().to(queries.device).masked_fill_(numbers < 0, _NO_WORD)
-        return torch.cat(distances).masked_fill_(numbers < 0, torch.inf), words
-
-    def _nearest(self, queries: Tensor, k: int) -> Tensor:
-        """Return the numbers of the nearest keys, those of the highest q . k - |k|^2 / 2."""
-        best, numbers = queries.new_zeros(len(queries), 0), torch.empty(0)
-        room = queries.new_empty(_KEYS_AT_ONCE, queries.shape[1])  # to allocate it for each part takes longer than all
-        for start in range(0, len(self), _KEYS_AT_ONCE):
-            keys = room[: len(self) - start].copy_(self.keys[start : start + _KEYS_AT_ONCE])
-            scores = torch.addmm(torch.linalg.vector_norm(keys, dim=1).square(), queries, keys.T, beta=-0.5)
-            some, at = scores.topk(min(k, len(keys)), dim=1)
-            numbers = torch.cat([numbers, at + start], dim=1) if start else at
-            best, at = torch.cat([best, some], dim=1).topk(min(k, numbers.shape[1]), dim=1)
-            numbers = numbers.gather(1, at)
-        return numbers
+        distances, numbers = self._nearest.search(states, k)
+        words = self.words[numbers.clamp(min=0).cpu()].long().to(states.device)
+        return distances, words.masked_fill_(numbers < 0, _NO_WORD)
 
 
 def _runs(words: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def main(setup: Setup) -> str:
         knn = KnnProcessor(store, model, k=setup.k).tuned(blocks["validation"], **grid)
         ways: dict[str, Any] = {"cache": cache, "kNN-LM": knn, "both": (knn, cache)}
         found = cached_perplexities(model, blocks["test"], ways)
-        state = store.keys[:1].float()
+        state = torch.tensor(store.keys[:1]).float()
         search = median_seconds({"search": lambda at=store, one=state: at.search(one, setup.k)}, 9, model.device)
         settings = {"cache": f"theta {cache.theta:g}, lambda {cache.weight:g}"}
         settings |= dict.fromkeys(["kNN-LM", "both"], f"temperature {knn.temperature:g}, lambda {knn.weight:g}")
