@@ -45,7 +45,11 @@ from .retrieval.disk_index import DiskIndex as DiskIndex
 from .retrieval.disk_index_builder import DiskIndexBuilder as DiskIndexBuilder
 from .retrieval.documents import DocumentRetriever as DocumentRetriever
 from .retrieval.encoders import dpr_encoder as dpr_encoder
+from .retrieval.lance_index import LanceIndex as LanceIndex
+from .retrieval.qdrant_index import QdrantIndex as QdrantIndex
+from .retrieval.sharded_index import ShardedIndex as ShardedIndex
 from .retrieval.vector_index import VectorIndex as VectorIndex
+from .retrieval.vector_search import VectorSearch as VectorSearch
 from .training.arguments import TargetTrainingArguments as TargetTrainingArguments
 from .training.lora import add_lora as add_lora
 

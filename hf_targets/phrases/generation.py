@@ -24,7 +24,7 @@ from hf_targets.phrases.decoding.processing import phrase_processors
 from hf_targets.phrases.decoding.schedule import PhraseCount, PhraseFeed, checked_count
 from hf_targets.phrases.decoding.table import PhraseTable, vocabularies_of
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from hf_targets.retrieval.vector_index import VectorIndex
+from hf_targets.retrieval.vector_search import VectorSearch
 
 
 class PhraseGenerationState:
@@ -45,7 +45,7 @@ class PhraseGenerationState:
         phrases: Any,
         *,
         schedule: PhraseCount | None = None,
-        index: VectorIndex | None = None,
+        index: VectorSearch | None = None,
         num_neighbours: int = 64,
         static_limit: int | None = None,
         bias: float = 0.0,
@@ -103,7 +103,7 @@ class PhraseGenerationMixin(GenerationMixin):
         *args: Any,
         phrases: PhraseVocabulary | Sequence[PhraseVocabulary] | PhraseTable | PhraseFeed | None = None,
         phrase_schedule: PhraseCount | None = None,
-        phrase_index: VectorIndex | None = None,
+        phrase_index: VectorSearch | None = None,
         num_neighbours: int = 64,
         phrase_bias: float | None = None,
         phrase_length_correction: float | None = None,
@@ -123,8 +123,8 @@ class PhraseGenerationMixin(GenerationMixin):
                 whose vocabulary may grow while the texts are written.
             phrase_schedule: Gives the number of available phrases: a `PhraseSchedule`, or any function of the number of
                 new tokens and the number of phrases. A phrase is embedded when it becomes available.
-            phrase_index: What `index_phrases` makes of one vocabulary for all rows. Each step considers only the best
-                `num_neighbours` phrases that it finds, instead of all.
+            phrase_index: What `index_phrases` makes of one vocabulary for all rows, or another `VectorSearch` over its
+                phrases. Each step considers only the best `num_neighbours` phrases that it finds, instead of all.
             num_neighbours: The number of phrases that the index returns.
             phrase_bias: Added to the logits of all phrases: more or fewer of them are written. None: that of the
                 generation configuration, else 0.

@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -256,20 +256,24 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             Path(folder).mkdir(parents=True, exist_ok=True)
         self._embeddings.files = None if folder is None else PhraseEmbeddingFiles(folder, max_bytes)
 
-    def index_phrases(self, vocabulary: PhraseVocabulary, **settings: Any) -> VectorIndex:
+    def index_phrases(
+        self, vocabulary: PhraseVocabulary, build: Callable[..., Any] = VectorIndex.build, **settings: Any
+    ) -> Any:
         """Return an index of a vocabulary's phrases, for the argument `phrase_index` of `generate`.
 
         Number s of the index is slot s of the vocabulary, the phrase with the id V + s.
 
         Args:
-            settings: Arguments of `VectorIndex.build`.
+            build: Of the engine that is to search: `VectorIndex.build` for one in memory, `DiskIndex.build`,
+                `LanceIndex.build` or `QdrantIndex.build`.
+            settings: Arguments of `build`.
         """
         with torch.no_grad():
             rows = self.phrase_table(vocabulary).output_rows
-        return VectorIndex.build(rows, fingerprint=self.phrase_fingerprint(vocabulary), **settings)
+        return build(rows, fingerprint=self.phrase_fingerprint(vocabulary), **settings)
 
     def phrase_fingerprint(self, vocabulary: PhraseVocabulary) -> dict[str, str]:
-        """Return digests of the encoder and of the phrases, by which `VectorIndex.load` checks a saved index."""
+        """Return digests of the encoder and of the phrases, by which `load` of an index checks it."""
         ids, offsets, alive = vocabulary.arrays()
         phrases = hashlib.sha256(ids.tobytes() + offsets.tobytes() + alive.tobytes()).hexdigest()
         return {"phrase encoder": encoder_hash(self), "phrases": phrases}

@@ -39,7 +39,8 @@ class DiskIndex:
         num_candidates: int = 4,
         fingerprint: Mapping[str, str] | None = None,
     ) -> None:
-        self.vectors, self.proposes, self.metric = vectors, proposes, metric
+        self.vectors, self.proposes = vectors, proposes
+        self.metric: Metric = metric
         self.num_candidates, self.fingerprint = num_candidates, dict(fingerprint or {})
 
     @classmethod

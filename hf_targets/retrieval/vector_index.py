@@ -52,7 +52,7 @@ class VectorIndex:
         Args:
             factory: FAISS's description: "Flat" is exact; "IVF1024,Flat" searches some of 1,024 lists, so that it may
                 miss vectors; "IVF4096,PQ64" also keeps 64 bytes a vector in place of the vector, so that scores are
-                approximate.
+                approximate. 64 must divide the width; "Pad640,IVF4096,PQ64" adds zeros to the vectors.
             metric: "distance": scores are square distances, and the lowest are found.
             num_probes: Lists of an IVF index that a search looks through; None: a 32nd of them.
             fingerprint: What the embeddings depend on (encoder, vocabulary), each by a name and a value that changes
@@ -77,6 +77,12 @@ class VectorIndex:
     def dim(self) -> int:
         """Return the width of the embeddings."""
         return self.index.d
+
+    @property
+    def metric(self) -> Metric:
+        """Return what is near."""
+        faiss = require("faiss", extra="phrases")
+        return "inner_product" if self.index.metric_type == faiss.METRIC_INNER_PRODUCT else "distance"
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the `k` best scores and the numbers of their vectors, both (rows, k), best first.

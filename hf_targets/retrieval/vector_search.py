@@ -1,7 +1,7 @@
 """What every engine that finds vectors offers, and what it checks: FAISS, files on disk, LanceDB, Qdrant, processes."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -25,6 +25,11 @@ class VectorSearch(Protocol):
     @property
     def fingerprint(self) -> Mapping[str, str]:
         """Return what the vectors depend on, such as an encoder, each by a name and a value that changes with it."""
+        ...
+
+    @property
+    def metric(self) -> Metric:
+        """Return what is near, and what scores are."""
         ...
 
     def __len__(self) -> int: ...
@@ -58,6 +63,17 @@ def check_search(queries: Tensor, k: int, dim: int) -> Tensor:
     if rows.shape[1] != dim or k < 1:
         raise ValueError(f"queries must have width {dim} and k be 1 or more, got {rows.shape[1]} and {k}")
     return rows
+
+
+def filled_up(found: Sequence[Sequence[tuple[float, int]]], k: int, index: "VectorSearch") -> tuple[Tensor, Tensor]:
+    """Return scores and numbers (rows, k) of what was found for each query, best first, in any number up to `k`."""
+    scores = torch.full((len(found), k), torch.inf if index.metric == "distance" else -torch.inf)
+    numbers = torch.full((len(found), k), -1)
+    for row, pairs in enumerate(found):
+        if pairs:
+            scores[row, : len(pairs)] = torch.tensor([score for score, _ in pairs])
+            numbers[row, : len(pairs)] = torch.tensor([number for _, number in pairs])
+    return scores, numbers
 
 
 def check_fingerprint(

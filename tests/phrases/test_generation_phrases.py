@@ -113,6 +113,8 @@ def test_phrases_to_come_are_embedded_when_they_come(encoded):
 class TwoAndOne(list):
     """An index over four phrases that finds two of them for one position, and one beside a removed one for the next."""
 
+    metric = "inner_product"
+
     def search(self, queries, k):
         return None, torch.tensor([[2, 0, -1], [1, 3, -1]])
 

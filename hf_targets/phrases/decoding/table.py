@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from hf_targets.maths.dynamic_losses import phrase_logits, with_ones
 from hf_targets.phrases.decoding.schedule import PhraseFeed
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
-from hf_targets.retrieval.vector_index import VectorIndex
+from hf_targets.retrieval.vector_search import VectorSearch
 
 
 class PhraseTable:
@@ -41,7 +41,7 @@ class PhraseTable:
         self.vocabularies = tuple(vocabularies)
         self.vocab_size = self.vocabularies[0].vocab_size
         self.inputs, self.outputs, self.slots, self.exists = inputs, outputs, slots, exists
-        self._index: VectorIndex | None = None
+        self._index: VectorSearch | None = None
         self._num_neighbours = 0
         self._prior: Tensor | None = None  # (R, P), added to the logits
         self._were_alive = [vocabulary.arrays()[2] for vocabulary in self.vocabularies]
@@ -71,7 +71,7 @@ class PhraseTable:
             return rows, None
         return rows, ~self._per_row(self.exists, batch_size)[:, None].expand(-1, time, -1)
 
-    def searched(self, index: VectorIndex, num_neighbours: int) -> "PhraseTable":
+    def searched(self, index: VectorSearch, num_neighbours: int) -> "PhraseTable":
         """Return the same table, whose logits are those of the best `num_neighbours` phrases that an index finds."""
         if len(self.vocabularies) > 1:
             raise ValueError(f"an index is over one vocabulary for all rows, got {len(self.vocabularies)}")
@@ -80,6 +80,8 @@ class PhraseTable:
                 f"an index must have an embedding for each of the vocabulary's {self.num_slots} ids, got {len(index)}; "
                 "build it anew with index_phrases"
             )
+        if index.metric != "inner_product":
+            raise ValueError(f"an index of phrases must be by inner products, got one by {index.metric}")
         if num_neighbours < 1:
             raise ValueError(f"num_neighbours must be 1 or more, got {num_neighbours}")
         table = copy.copy(self)
