@@ -14,6 +14,7 @@ from hf_targets.retrieval.disk_index_builder import INDEX, LISTS, TOLD, VECTORS,
 from hf_targets.retrieval.vector_index import VectorIndex
 from hf_targets.retrieval.vector_search import Metric, VectorSearch, check_fingerprint, check_search
 
+_SAMPLE = 1 << 20
 _VECTORS_AT_ONCE, _QUERIES_AT_ONCE, _NUMBERS_AT_ONCE = 1 << 13, 256, 1 << 24
 
 
@@ -62,7 +63,8 @@ class DiskIndex:
             ValueError: As `DiskIndexBuilder` does.
         """
         how = {"metric": metric, "num_probes": num_probes, "fingerprint": fingerprint}
-        builder = DiskIndexBuilder.train(folder, embeddings[:: -(-len(embeddings) // (1 << 20))], factory, **how)
+        sample = embeddings[:: max(1, -(-len(embeddings) // _SAMPLE))]
+        builder = DiskIndexBuilder.train(folder, sample, factory, **how)
         builder.fill(0, embeddings)
         builder.merge(1)
         return cls.load(folder, fingerprint=fingerprint)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
-from hf_targets.retrieval.vector_index import trained_index
+from hf_targets.retrieval.vector_index import empty_index, trained_index
 from hf_targets.retrieval.vector_search import Metric, check_fingerprint, matrix
 
 TOLD, VECTORS, INDEX, LISTS = "disk_index.json", "vectors.f16", "index.faiss", "lists.ivfdata"
@@ -65,7 +65,7 @@ class DiskIndexBuilder:
             ValueError: If the factory has no lists, the sample is too small or not a finite float matrix, or the folder
                 has an index of other settings or another fingerprint.
         """
-        faiss, folder = require("faiss", extra="phrases"), Path(folder)
+        folder = Path(folder)
         settings = {"factory": factory, "metric": metric, "num_probes": num_probes, "dim": sample.shape[-1]}
         if (folder / _SETTINGS).exists():
             builder = cls(folder)
@@ -73,10 +73,8 @@ class DiskIndexBuilder:
             if differ := [name for name, value in settings.items() if builder.settings[name] != value]:
                 raise ValueError(f"{folder} is of another {' and '.join(differ)}; give another folder, or remove it")
             return builder
-        if "IVF" not in factory:
-            raise ValueError(f'an index on disk needs lists, as "IVF4096,PQ64" has, got {factory!r}')
         sample = matrix("the sample", sample)
-        lists = faiss.extract_index_ivf(faiss.index_factory(sample.shape[1], factory))
+        lists = _lists_of(empty_index(sample.shape[1], factory, metric))
         least = lists.cp.min_points_per_centroid * max(lists.nlist, lists.pq.ksub if hasattr(lists, "pq") else 1)
         if len(sample) < least:
             raise ValueError(
@@ -142,11 +140,16 @@ class DiskIndexBuilder:
             ValueError: If a shard is missing, or was filled with other lists.
             OSError: If the disk has no room for a copy of all shards, or a file cannot be written.
         """
-        if (self.folder / TOLD).exists():
-            return
         folders = [self.shard_folder(shard) for shard in range(num_shards)]
-        if missing := sorted(set(range(num_shards)).difference(self.filled)):
-            raise ValueError(f"{self.folder} lacks shard {missing[0]} and {len(missing) - 1} more; fill them first")
+        if not (self.folder / TOLD).exists():
+            self._merge(folders)
+        if not keep_shards:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _merge(self, folders: list[Path]) -> None:
+        if missing := [folder.name for folder in folders if not (folder / TOLD).exists()]:
+            raise ValueError(f"{self.folder} lacks {', '.join(missing)}; fill all shards before they are merged")
         told = [read_told(folder / TOLD) for folder in folders]
         for folder, one in zip(folders, told, strict=True):
             if one["lists"] != self.settings["lists"]:
@@ -166,13 +169,22 @@ class DiskIndexBuilder:
             _number_on(index, files)
             _write_index(index, unfinished / INDEX)
             _write_told(unfinished / TOLD, {**self.settings, "num_vectors": sum(one["num_vectors"] for one in told)})
-        if not keep_shards:
-            for folder in folders:
-                shutil.rmtree(folder)
 
     def _empty_index(self) -> Any:
         faiss = require("faiss", extra="phrases")
         return faiss.read_index(os.fspath(self.folder / _TRAINED))
+
+
+def _lists_of(index: Any) -> Any:
+    """Return the part of an index that has its lists, if these can stay on disk."""
+    faiss = require("faiss", extra="phrases")
+    try:
+        lists = faiss.downcast_index(faiss.extract_index_ivf(index))
+        if isinstance(faiss.downcast_InvertedLists(lists.invlists), faiss.ArrayInvertedLists):
+            return lists
+    except RuntimeError:  # FAISS's, if there are none
+        pass
+    raise ValueError(f'an index on disk needs lists of plain codes, as "IVF4096,PQ64" has, got {type(index).__name__}')
 
 
 def _number_on(merged: Any, files: list[str]) -> None:

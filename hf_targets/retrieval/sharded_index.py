@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any, Self
@@ -29,8 +29,8 @@ class ShardedIndex:
     """Searches shards in processes at once and merges what they find, as one index of all their vectors would.
 
     The numbers of a shard go on where those of the shard before end. A process that was killed is replaced. Processes
-    are started anew ("spawn"), so that a script that opens one needs `if __name__ == "__main__":`. They end with the
-    `with` block, with `close`, or with this process.
+    are not forked from this one, so that a script needs `if __name__ == "__main__":`. They end with the `with` block,
+    with `close`, or with this process.
 
     >>> with ShardedIndex.load("index") as index:  # doctest: +SKIP
     ...     model.generate(**inputs, phrases=vocabulary, phrase_index=index)
@@ -128,7 +128,9 @@ class _Shard:
         self._start()
 
     def _start(self) -> None:
-        context = get_context("spawn")
+        context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+        if context.get_start_method() == "forkserver":  # it imports once for all processes, and has no threads
+            context.set_forkserver_preload([__name__])
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, *self._given), daemon=True)
         self._process.start()
@@ -202,5 +204,5 @@ def _serve(pipe: Connection, opener: Callable[[], VectorSearch], num_threads: in
             rows, k = pipe.recv()
             try:
                 pipe.send(tuple(found.numpy() for found in index.search(torch.from_numpy(rows), k)))
-            except ValueError as error:
+            except Exception as error:
                 pipe.send(error)

@@ -135,6 +135,16 @@ class VectorIndex:
         return cls(index, built_with)
 
 
+def empty_index(dim: int, factory: str, metric: Metric) -> Any:
+    """Return what FAISS makes of a factory; a ValueError tells that it knows none such."""
+    faiss = require("faiss", extra="phrases")
+    kind = faiss.METRIC_INNER_PRODUCT if metric == "inner_product" else faiss.METRIC_L2
+    try:
+        return faiss.index_factory(dim, factory, kind)
+    except RuntimeError as error:
+        raise ValueError(f'factory must be one of FAISS, such as "Flat", got {factory!r}: {error}') from error
+
+
 def trained_index(sample: Tensor, factory: str, *, metric: Metric, num_probes: int | None = None) -> Any:
     """Return an index of FAISS without vectors, which has learnt from a sample (vectors, dim) what it has to learn.
 
@@ -143,21 +153,16 @@ def trained_index(sample: Tensor, factory: str, *, metric: Metric, num_probes: i
     Raises:
         ValueError: If FAISS does not know the factory, or cannot learn from so few vectors.
     """
-    faiss = require("faiss", extra="phrases")
-    kind = faiss.METRIC_INNER_PRODUCT if metric == "inner_product" else faiss.METRIC_L2
-    try:
-        index = faiss.index_factory(sample.shape[1], factory, kind)
-    except RuntimeError as error:
-        raise ValueError(f'factory must be one of FAISS, such as "Flat", got {factory!r}: {error}') from error
+    index = empty_index(sample.shape[1], factory, metric)
     if not index.is_trained:
         try:
             index.train(matrix("embeddings", sample).numpy())
         except RuntimeError as error:
             raise ValueError(
-                f"{factory} cannot learn from {len(sample)} vectors; give more, or a factory of fewer lists: {error}"
+                f"{len(sample)} vectors are too few for {factory}; give more, or one of fewer lists: {error}"
             ) from error
     if "IVF" in factory:
-        lists = faiss.extract_index_ivf(index)
+        lists = require("faiss", extra="phrases").extract_index_ivf(index)
         lists.nprobe = -(-lists.nlist // 32) if num_probes is None else num_probes
     return index
 
