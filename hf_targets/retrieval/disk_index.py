@@ -88,12 +88,13 @@ class DiskIndex:
         folder = Path(folder)
         told = read_told(folder / TOLD)
         check_fingerprint(folder, fingerprint, told["fingerprint"])
-        shape = told["num_vectors"], told["dim"]
-        try:
-            vectors = np.memmap(folder / VECTORS, np.float16, "r", shape=shape)
-            index = _mapped(folder)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{folder} has a damaged index ({error!r}); build it again") from error
+        sizes = {name: (folder / name).stat().st_size for name in told["files"] if (folder / name).exists()}
+        if sizes != told["files"]:
+            raise ValueError(
+                f"{folder} has a damaged index, of files of {sizes} bytes, not {told['files']}; build it again"
+            )
+        vectors = np.memmap(folder / VECTORS, np.float16, "r", shape=(told["num_vectors"], told["dim"]))
+        index = _mapped(folder)
         if num_probes is not None:
             require("faiss", extra="phrases").extract_index_ivf(index).nprobe = num_probes
         how = {"metric": told["metric"], "num_candidates": num_candidates, "fingerprint": told["fingerprint"]}

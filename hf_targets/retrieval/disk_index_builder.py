@@ -129,7 +129,7 @@ class DiskIndexBuilder:
             if not index.ntotal:
                 raise ValueError(f"a shard needs a vector, and shard {shard} has none; leave it out")
             _write_index(index, unfinished / INDEX)
-            _write_told(unfinished / TOLD, {**self.settings, "num_vectors": index.ntotal})
+            self._write_complete(unfinished, index)
 
     def merge(self, num_shards: int, *, keep_shards: bool = False) -> None:
         """Merge shards 0 to `num_shards` - 1 into the files of one index, whose lists are never in memory as a whole.
@@ -150,9 +150,8 @@ class DiskIndexBuilder:
     def _merge(self, folders: list[Path]) -> None:
         if missing := [folder.name for folder in folders if not (folder / TOLD).exists()]:
             raise ValueError(f"{self.folder} lacks {', '.join(missing)}; fill all shards before they are merged")
-        told = [read_told(folder / TOLD) for folder in folders]
-        for folder, one in zip(folders, told, strict=True):
-            if one["lists"] != self.settings["lists"]:
+        for folder in folders:
+            if read_told(folder / TOLD)["lists"] != self.settings["lists"]:
                 raise ValueError(f"{folder} was filled with other lists; remove it, and fill it again")
         needed = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
         free = shutil.disk_usage(self.folder).free
@@ -168,7 +167,11 @@ class DiskIndexBuilder:
             ondisk.merge_ondisk(index, files, os.fspath(unfinished / LISTS))
             _number_on(index, files)
             _write_index(index, unfinished / INDEX)
-            _write_told(unfinished / TOLD, {**self.settings, "num_vectors": sum(one["num_vectors"] for one in told)})
+            self._write_complete(unfinished, index)
+
+    def _write_complete(self, folder: Path, index: Any) -> None:
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        _write_told(folder / TOLD, {**self.settings, "num_vectors": index.ntotal, "files": sizes})
 
     def _empty_index(self) -> Any:
         faiss = require("faiss", extra="phrases")
