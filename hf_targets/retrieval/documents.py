@@ -1,20 +1,25 @@
 """Documents in memory that a text is about, by vectors or by shared words, and what documents and queries must be."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from hf_targets.data.progress import progress
 from hf_targets.data.words import check_letters, check_texts, word_runs
 from hf_targets.extras import require
 from hf_targets.retrieval.encoders import Encoder, encoder_of, vectors_of
+from hf_targets.retrieval.vector_search import VectorSearch
 
 _QUERIES_AT_ONCE = 64
+_Nearest = Callable[[list[str], int], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 class DocumentRetriever:
     """The documents nearest to a query: by inner product of an encoder's vectors, or by shared words (`lexical`).
+
+    Vectors are in memory, or in any `VectorSearch` (`over`).
 
     Safe to read from several threads at once where the encoder is.
 
@@ -41,7 +46,7 @@ class DocumentRetriever:
         def scores(queries: list[str]) -> np.ndarray:
             return vectors_of(queries, encoder.encode_query, vectors.shape[1]) @ vectors.T
 
-        self._ids, self._scores = list(documents), scores
+        self._ids, self._nearest = list(documents), _best_of(scores)
 
     @classmethod
     def lexical(cls, documents: Mapping[str, str]) -> "DocumentRetriever":
@@ -61,7 +66,35 @@ class DocumentRetriever:
         weights = words.fit_transform(documents.values()).T.tocsr()
         retriever = cls.__new__(cls)
         retriever._ids = list(documents)
-        retriever._scores = lambda queries: (words.transform(queries) @ weights).toarray()
+        retriever._nearest = _best_of(lambda queries: (words.transform(queries) @ weights).toarray())
+        return retriever
+
+    @classmethod
+    def over(
+        cls, ids: Sequence[str], encoder: Encoder | Callable[[list[str]], Any], index: VectorSearch
+    ) -> "DocumentRetriever":
+        """Return a retriever of documents whose vectors are in an index, on disk or in a server.
+
+        Args:
+            ids: Of the documents; row r of the index is the vector of `ids[r]`.
+            encoder: Of queries.
+            index: By inner products.
+        Raises:
+            ValueError: If there are not as many ids as vectors, or the index is by distance.
+        """
+        if len(ids) != len(index) or index.metric != "inner_product":
+            raise ValueError(
+                f"an index must be by inner products and have a vector for each of {len(ids)} ids, got {len(index)} by "
+                f"{index.metric}"
+            )
+        encode = encoder_of(encoder).encode_query
+
+        def nearest(queries: list[str], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            scores, numbers = index.search(torch.from_numpy(vectors_of(queries, encode, index.dim)), k)
+            return ((row[row >= 0].numpy(), own[row >= 0].numpy()) for row, own in zip(numbers, scores, strict=True))
+
+        retriever = cls.__new__(cls)
+        retriever._ids, retriever._nearest = ids, nearest
         return retriever
 
     def __len__(self) -> int:
@@ -79,11 +112,21 @@ class DocumentRetriever:
         found = []
         with progress(len(queries), "matching documents", unit="query") as bar:
             for start in range(0, len(queries), _QUERIES_AT_ONCE):
-                for scores in self._scores(queries[start : start + _QUERIES_AT_ONCE]):
-                    best = np.argsort(-scores, kind="stable")[:k]
-                    found.append([(self._ids[number], float(scores[number])) for number in best])
+                for numbers, scores in self._nearest(queries[start : start + _QUERIES_AT_ONCE], k):
+                    found.append([(self._ids[at], float(one)) for at, one in zip(numbers, scores, strict=True)])
                     bar.update()
         return found
+
+
+def _best_of(scores_of: Callable[[list[str]], np.ndarray]) -> _Nearest:
+    """Return a function that gives the numbers and scores of the best of all documents, the first ones of equals."""
+
+    def nearest(queries: list[str], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for scores in scores_of(queries):
+            best = np.argsort(-scores, kind="stable")[:k]
+            yield best, scores[best]
+
+    return nearest
 
 
 def check_documents(documents: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from hf_targets import DynamicVocabForCausalLM, PhraseFeed, PhraseVocabulary, Ve
 from hf_targets.phrases.decoding.schedule import PhraseSchedule
 from tests.choices import on_clear_draws
 from tests.phrases.models import OTHERS, PHRASES, generate, make_phrase_model, vocabulary_of
+from tests.retrieval.vector_engines import ENGINES, MODULES
 from tests.tiny_models import VOCAB, left_padded, make_backbone, token_ids
 from tests.trainer_runs import assert_same
 
@@ -183,17 +184,20 @@ def indexed_model(seed=0):
 
 
 def indexed_phrases():
-    vocabulary = PhraseVocabulary.from_token_ids([[a, a + 1, b] for a in range(20, 40) for b in (50, 60)], SUBWORDS)
+    vocabulary = PhraseVocabulary.from_token_ids([[a, a + 1, b] for a in range(20, 100) for b in (50, 60)], SUBWORDS)
     vocabulary.remove([vocabulary.vocab_size + 3])
     return vocabulary
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.usefixtures("clear_choices")
-def test_a_saved_index_of_all_phrases_generates_what_the_table_does_and_is_refused_for_others(tmp_path):
-    pytest.importorskip("faiss")
+def test_a_saved_index_of_all_phrases_generates_what_the_table_does_and_is_refused_for_others(engine, tmp_path):
+    for name in ("faiss", MODULES.get(engine, "faiss")):
+        pytest.importorskip(name)
+    build, load = ENGINES[engine]
     model, vocabulary = indexed_model(), indexed_phrases()
-    model.index_phrases(vocabulary).save(tmp_path)
-    index = VectorIndex.load(tmp_path, fingerprint=model.phrase_fingerprint(vocabulary))
+    model.index_phrases(vocabulary, build, folder=tmp_path / "store")
+    index = load(tmp_path / "store", fingerprint=model.phrase_fingerprint(vocabulary))
     ids = torch.tensor([[30, 31, 32]])
     given = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
@@ -207,9 +211,12 @@ def test_a_saved_index_of_all_phrases_generates_what_the_table_does_and_is_refus
     assert (expected >= vocabulary.vocab_size).any()
     other = indexed_model(seed=1)
     with pytest.raises(ValueError, match="phrase encoder"):
-        VectorIndex.load(tmp_path, fingerprint=other.phrase_fingerprint(vocabulary))
+        load(tmp_path / "store", fingerprint=other.phrase_fingerprint(vocabulary))
+    distances = VectorIndex.build(torch.eye(len(index)), metric="distance")
+    with pytest.raises(ValueError, match="by distance"):
+        model.generate(ids, phrases=vocabulary, phrase_index=distances, **given)
     vocabulary.add_token_ids([[70, 71]])
     with pytest.raises(ValueError, match="build it anew"):
         model.generate(ids, phrases=vocabulary, phrase_index=index, **given)
     with pytest.raises(ValueError, match="phrases"):
-        VectorIndex.load(tmp_path, fingerprint=model.phrase_fingerprint(vocabulary))
+        load(tmp_path / "store", fingerprint=model.phrase_fingerprint(vocabulary))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_targets.retrieval.documents import DocumentRetriever
+from hf_targets.retrieval.vector_index import VectorIndex
 from tests.retrieval.letter_encoder import LetterEncoder
 
 pytest.importorskip("sklearn")
@@ -91,3 +92,17 @@ def test_vectors_that_are_not_finite_rows_one_a_text_are_refused(vectors):
     encoder.encode_document = lambda texts: vectors
     with pytest.raises(ValueError, match="finite vectors"):
         DocumentRetriever(SHELF, encoder)
+
+
+def test_over_an_index_of_the_documents_vectors_it_finds_what_it_finds_in_memory():
+    pytest.importorskip("faiss")
+    index = VectorIndex.build(letters(list(SHELF.values())))
+    queries = ["a bad cab", "dead bee", "abcde"]
+    found = DocumentRetriever.over(list(SHELF), LetterEncoder(), index).retrieve(queries, 4)
+    expected = DocumentRetriever(SHELF, LetterEncoder()).retrieve(queries, 4)
+    for one, other in zip(found, expected, strict=True):  # equals are in any order
+        assert dict(one) == dict(other) and [score for _, score in one] == [score for _, score in other]
+    with pytest.raises(ValueError, match="for each of 2 ids, got 4"):
+        DocumentRetriever.over(["pets", "sky"], LetterEncoder(), index)
+    with pytest.raises(ValueError, match="by distance"):
+        DocumentRetriever.over("abc", LetterEncoder(), VectorIndex.build(torch.eye(3), metric="distance"))

@@ -1,6 +1,7 @@
 """Every engine that searches vectors, made to be exact: how each is built in a folder, and loaded from it."""
 
-from functools import partial
+import atexit
+from functools import cache, partial
 
 import torch
 
@@ -24,19 +25,28 @@ def build_shards(embeddings, folder, **how):
 
 
 def build_in_qdrant(embeddings, folder, **how):
-    client = qdrant_in(folder)
-    QdrantIndex.build(embeddings, client=client, name="vectors", **how)
-    client.close()
+    client = opened(folder)
+    try:
+        QdrantIndex.build(embeddings, client=client, name="vectors", **how)
+    finally:
+        client.close()
 
 
 def load_from_qdrant(folder, **how):
-    return QdrantIndex.load(qdrant_in(folder), "vectors", **how)
+    return QdrantIndex.load(opened_once(folder), "vectors", **how)
 
 
-def qdrant_in(folder):
+def opened(folder):
     from qdrant_client import QdrantClient
 
     return QdrantClient(path=str(folder))
+
+
+@cache
+def opened_once(folder):  # one client at a time may have a folder
+    client = opened(folder)
+    atexit.register(client.close)
+    return client
 
 
 ENGINES = {
