@@ -1,0 +1,71 @@
+"""Vectors to search among and their queries: made ones, or phrases and states of a model."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_targets import DynamicVocabForCausalLM, PhraseVocabulary
+from lab.text import TextSettings
+
+
+@dataclass
+class VectorSettings(TextSettings):
+    """Which vectors, and what is near."""
+
+    num_vectors: int = field(default=65_536, metadata={"help": "Vectors to search among."})
+    dim: int = field(default=768, metadata={"help": "Width of made vectors."})
+    num_queries: int = field(default=64, metadata={"help": "Queries of a batch."})
+    cluster_size: int = field(default=64, metadata={"help": "Vectors of a cluster; as many as k is the worst case."})
+    metric: Literal["inner_product", "distance"] = field(default="inner_product", metadata={"help": "What is near."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Whose phrases and states; None: made ones."}
+    )
+    num_phrases: int = field(default=50_000, metadata={"help": "Phrases to encode; the rest are copies with noise."})
+    noise: float = field(default=0.3, metadata={"help": "Length of a copy's noise, of that of the phrase's vector."})
+
+
+def clustered(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return vectors (vectors, dim) in clusters around random directions, and queries (queries, dim) near some.
+
+    They share a vector, and differ in length (log-normal, sigma .25).
+    """
+    centres = torch.randn(max(1, setup.num_vectors // setup.cluster_size), setup.dim, generator=generator)
+    centres += 0.5 * torch.randn(setup.dim, generator=generator)
+    vectors = torch.randn(setup.num_vectors, setup.dim, generator=generator)
+    for block in vectors.split(65536):
+        block += centres[torch.randint(len(centres), (len(block),), generator=generator)]
+        block *= torch.exp(0.25 * torch.randn(len(block), 1, generator=generator)) / setup.dim**0.5
+    near = vectors[torch.randint(len(vectors), (setup.num_queries,), generator=generator)]
+    queries = 8 * F.normalize(near, dim=1)
+    queries += 0.3 * torch.randn(queries.shape, generator=generator)
+    return vectors, queries * (vectors.norm(dim=1).mean() / 8 if setup.metric == "distance" else 1)
+
+
+@torch.no_grad()
+def of_phrases(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return vectors of phrases by an encoder of a model's first two layers, with copies, and states of the model."""
+    assert setup.model_name_or_path is not None
+    tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
+    base: Any = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path, dtype=torch.bfloat16)
+    model = DynamicVocabForCausalLM.from_base(base, phrase_encoder_layers=2, phrase_start="encoder").eval()
+    texts = {split: "".join(part["text"]) for split, part in setup.load().items()}
+    train, test = (
+        tokenizer(texts[split], add_special_tokens=False, verbose=False)["input_ids"] for split in ("train", "test")
+    )
+    windows = sorted({tuple(train[at : at + size]) for size in range(2, 9) for at in range(len(train) - size + 1)})
+    chosen = torch.randperm(len(windows), generator=generator)[: setup.num_phrases].tolist()
+    vocabulary = PhraseVocabulary.from_token_ids(
+        [windows[one] for one in chosen], tokenizer, vocab_size=base.get_output_embeddings().out_features
+    )
+    real = model.phrase_table(vocabulary).outputs.float()
+    vectors = real.repeat(-(-setup.num_vectors // len(real)), 1)[: setup.num_vectors]
+    for copies in vectors[len(real) :].split(65536):
+        noise = F.normalize(torch.randn(copies.shape, generator=generator), dim=1)
+        copies += setup.noise * copies.norm(dim=1, keepdim=True) * noise
+    inputs = torch.tensor(test[: 64 * setup.num_queries]).view(-1, 64)
+    states = base.model(inputs).last_hidden_state[:, -1]
+    return vectors, states.float()
