@@ -176,8 +176,10 @@ class _Shard:
 
     def _ended(self) -> RuntimeError:
         self._process.join(_SECONDS_TO_END)
-        code = self._process.exitcode
-        return RuntimeError(f"the process of a shard has ended (exit code {code}), whose error stands above if it told")
+        return RuntimeError(
+            f"the process of a shard has ended (exit code {self._process.exitcode}); an error of its own stands above, "
+            'and a script opens a sharded index under `if __name__ == "__main__":`'
+        )
 
     def close(self) -> None:
         """End the process: it reads that the pipe is closed, or is killed."""
