@@ -25,7 +25,7 @@ class VectorSettings(TextSettings):
         default=None, metadata={"help": "Whose phrases and states; None: made ones."}
     )
     num_phrases: int = field(default=50_000, metadata={"help": "Phrases to encode; the rest are copies with noise."})
-    noise: float = field(default=0.3, metadata={"help": "Length of a copy's noise, of that of the phrase's vector."})
+    noise: float = field(default=0.3, metadata={"help": "What a copy gets of the difference of two other phrases."})
 
 
 def clustered(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -63,9 +63,9 @@ def of_phrases(setup: VectorSettings, generator: torch.Generator) -> tuple[Tenso
     )
     real = model.phrase_table(vocabulary).outputs.float()
     vectors = real.repeat(-(-setup.num_vectors // len(real)), 1)[: setup.num_vectors]
-    for copies in vectors[len(real) :].split(65536):
-        noise = F.normalize(torch.randn(copies.shape, generator=generator), dim=1)
-        copies += setup.noise * copies.norm(dim=1, keepdim=True) * noise
+    for copies in vectors[len(real) :].split(65536):  # moved along differences of phrases, as those vary
+        one, other = torch.randint(len(real), (2, len(copies)), generator=generator)
+        copies += setup.noise * (real[one] - real[other])
     inputs = torch.tensor(test[: 64 * setup.num_queries]).view(-1, 64)
     states = base.model(inputs).last_hidden_state[:, -1]
     return vectors, states.float()
