@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hf_targets.extras import require
-from hf_targets.retrieval.disk_index_builder import INDEX, LISTS, TOLD, VECTORS, DiskIndexBuilder, read_told
+from hf_targets.retrieval.disk_index_builder import INDEX, LISTS, TOLD, VECTORS, DiskIndexBuilder, read_fit, read_told
+from hf_targets.retrieval.query_fit import QueryFit
 from hf_targets.retrieval.vector_index import VectorIndex
 from hf_targets.retrieval.vector_search import Metric, VectorSearch, check_fingerprint, check_search
 
@@ -29,6 +30,7 @@ class DiskIndex:
         metric: What is near.
         num_candidates: How many the index proposes for each vector that is asked for. More find more of the nearest.
         fingerprint: What the vectors depend on.
+        fit: What the index was fitted to.
     """
 
     def __init__(
@@ -39,10 +41,11 @@ class DiskIndex:
         metric: Metric = "inner_product",
         num_candidates: int = 4,
         fingerprint: Mapping[str, str] | None = None,
+        fit: QueryFit | None = None,
     ) -> None:
         self.vectors, self.proposes = vectors, proposes
         self.metric: Metric = metric
-        self.num_candidates, self.fingerprint = num_candidates, dict(fingerprint or {})
+        self.num_candidates, self.fingerprint, self.fit = num_candidates, dict(fingerprint or {}), fit
 
     @classmethod
     def build(
@@ -54,15 +57,16 @@ class DiskIndex:
         metric: Metric = "inner_product",
         num_probes: int | None = None,
         fingerprint: Mapping[str, str] | None = None,
+        queries: Tensor | None = None,
     ) -> Self:
         """Build the index of `embeddings` (vectors, dim) in a folder, in one process and one shard, and open it.
 
         Args:
-            factory, metric, num_probes, fingerprint: As for `DiskIndexBuilder.train`.
+            factory, metric, num_probes, fingerprint, queries: As for `DiskIndexBuilder.train`.
         Raises:
             ValueError: As `DiskIndexBuilder` does.
         """
-        how = {"metric": metric, "num_probes": num_probes, "fingerprint": fingerprint}
+        how: Any = {"metric": metric, "num_probes": num_probes, "fingerprint": fingerprint, "queries": queries}
         sample = embeddings[:: max(1, -(-len(embeddings) // _SAMPLE))]
         builder = DiskIndexBuilder.train(folder, sample, factory, **how)
         builder.fill(0, embeddings)
@@ -98,7 +102,7 @@ class DiskIndex:
         if num_probes is not None:
             require("faiss", extra="phrases").extract_index_ivf(index).nprobe = num_probes
         how = {"metric": told["metric"], "num_candidates": num_candidates, "fingerprint": told["fingerprint"]}
-        return cls(vectors, VectorIndex(index, told["fingerprint"]), **how)
+        return cls(vectors, VectorIndex(index, told["fingerprint"]), fit=read_fit(folder, told), **how)
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -128,7 +132,8 @@ class DiskIndex:
         if self.proposes is None:
             numbers = self._compared(queries, k)
         else:
-            numbers = self.proposes.search(queries, k * self.num_candidates)[1]
+            asked = queries if self.fit is None else self.fit.of_queries(queries)
+            numbers = self.proposes.search(asked, k * self.num_candidates)[1]
         is_far = self.metric == "distance"
         scores = self._scores(queries, numbers).masked_fill_(numbers < 0, torch.inf if is_far else -torch.inf)
         scores, at = scores.topk(k, dim=1, largest=not is_far)

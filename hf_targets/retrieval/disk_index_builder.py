@@ -13,10 +13,17 @@ from torch import Tensor
 
 from hf_targets.data.atomic_write import written_together
 from hf_targets.extras import require
+from hf_targets.retrieval.query_fit import QueryFit
 from hf_targets.retrieval.vector_index import empty_index, trained_index
 from hf_targets.retrieval.vector_search import Metric, check_fingerprint, matrix
 
-TOLD, VECTORS, INDEX, LISTS = "disk_index.json", "vectors.f16", "index.faiss", "lists.ivfdata"
+TOLD, VECTORS, INDEX, LISTS, FIT = (
+    "disk_index.json",
+    "vectors.f16",
+    "index.faiss",
+    "lists.ivfdata",
+    "query_fit.safetensors",
+)
 _SETTINGS, _TRAINED = "trained.json", "trained.faiss"
 _ADDED_AT_ONCE, _COPIED_AT_ONCE = 1 << 14, 1 << 24
 
@@ -53,27 +60,37 @@ class DiskIndexBuilder:
         metric: Metric = "inner_product",
         num_probes: int | None = None,
         fingerprint: Mapping[str, str] | None = None,
+        queries: Tensor | None = None,
     ) -> Self:
         """Make the empty lists of an index from a sample of its vectors, (vectors, dim), or leave those that are there.
 
         Args:
             folder: Made if it is missing.
             sample: Drawn from all shards alike, at least 39 for each list, the least that FAISS asks for.
-            factory: FAISS's description of an IVF index, such as "IVF4096,PQ64": 4,096 lists, and 64 bytes a vector.
+            factory: FAISS's description of an IVF index, such as "IVF4096,PQ64np": 4,096 lists, and 64 bytes a vector.
+                Without "np" FAISS also sorts the codes, which takes minutes and is not used here.
             metric, num_probes, fingerprint: As for `VectorIndex.build`.
+            queries: A sample of what will be searched for, (queries, dim), some thousand hidden states of a model: by
+                inner products an index finds far more of the nearest if it was fitted to them (`QueryFit`). Vectors in
+                the index then have one column more, so that "Pad584,IVF1024,PQ73np" suits a width of 576.
         Raises:
-            ValueError: If the factory has no lists, the sample is too small or not a finite float matrix, or the folder
-                has an index of other settings or another fingerprint.
+            ValueError: If the factory has no lists, the sample is too small or not a finite float matrix, queries are
+                given for distances, or the folder has an index of other settings or another fingerprint.
         """
         folder = Path(folder)
         settings = {"factory": factory, "metric": metric, "num_probes": num_probes, "dim": sample.shape[-1]}
+        settings["fitted"] = queries is not None
         if (folder / _SETTINGS).exists():
             builder = cls(folder)
             check_fingerprint(folder, fingerprint, builder.settings["fingerprint"])
             if differ := [name for name, value in settings.items() if builder.settings[name] != value]:
                 raise ValueError(f"{folder} is of another {' and '.join(differ)}; give another folder, or remove it")
             return builder
+        if queries is not None and metric != "inner_product":
+            raise ValueError("an index is fitted to queries by inner products; leave out queries, or metric")
         sample = matrix("the sample", sample)
+        fit = None if queries is None else QueryFit.of(queries, sample)
+        sample = sample if fit is None else fit.of_vectors(sample)
         lists = _lists_of(empty_index(sample.shape[1], factory, metric))
         least = lists.cp.min_points_per_centroid * max(lists.nlist, lists.pq.ksub if hasattr(lists, "pq") else 1)
         if len(sample) < least:
@@ -82,7 +99,9 @@ class DiskIndexBuilder:
                 f"code, got {len(sample)}; give more, or a factory of fewer lists"
             )
         index = trained_index(sample, factory, metric=metric, num_probes=num_probes)
-        with written_together(folder, _TRAINED, _SETTINGS) as unfinished:
+        with written_together(folder, *([FIT] if fit else []), _TRAINED, _SETTINGS) as unfinished:
+            if fit is not None:
+                fit.save(unfinished / FIT)
             _write_index(index, unfinished / _TRAINED)
             digest = hashlib.sha256((unfinished / _TRAINED).read_bytes()).hexdigest()
             _write_told(unfinished / _SETTINGS, {**settings, "fingerprint": dict(fingerprint or {}), "lists": digest})
@@ -113,8 +132,9 @@ class DiskIndexBuilder:
         folder = self.shard_folder(shard)
         if (folder / TOLD).exists():
             return
-        index, dim = self._empty_index(), self.settings["dim"]
-        with written_together(folder, VECTORS, INDEX, TOLD) as unfinished:
+        index, dim, fit = self._empty_index(), self.settings["dim"], read_fit(self.folder, self.settings)
+        with written_together(folder, *self._fit_file, VECTORS, INDEX, TOLD) as unfinished:
+            self._copy_fit(unfinished)
             with (unfinished / VECTORS).open("wb") as file:
                 for whole in [vectors] if isinstance(vectors, Tensor) else vectors:
                     for part in whole.split(_ADDED_AT_ONCE):
@@ -124,7 +144,7 @@ class DiskIndexBuilder:
                                 f"vectors must have width {dim} and be finite in float16 (at most 65504), got width "
                                 f"{rows.shape[1]} and {rows.abs().max():.3g}"
                             )
-                        index.add(rows.numpy())
+                        index.add((rows if fit is None else fit.of_vectors(rows)).numpy())
                         file.write(halves.numpy().tobytes())
             if not index.ntotal:
                 raise ValueError(f"a shard needs a vector, and shard {shard} has none; leave it out")
@@ -158,7 +178,8 @@ class DiskIndexBuilder:
         if free < needed:  # what is mapped ends the program when the disk is full
             raise OSError(f"merging needs {needed} bytes, and {self.folder} has {free}; free space on its disk")
         ondisk, index = require("faiss.contrib.ondisk", extra="phrases"), self._empty_index()
-        with written_together(self.folder, VECTORS, LISTS, INDEX, TOLD) as unfinished:
+        with written_together(self.folder, *self._fit_file, VECTORS, LISTS, INDEX, TOLD) as unfinished:
+            self._copy_fit(unfinished)
             with (unfinished / VECTORS).open("wb") as file:
                 for folder in folders:
                     with (folder / VECTORS).open("rb") as part:
@@ -168,6 +189,14 @@ class DiskIndexBuilder:
             _number_on(index, files)
             _write_index(index, unfinished / INDEX)
             self._write_complete(unfinished, index)
+
+    @property
+    def _fit_file(self) -> list[str]:
+        return [FIT] if self.settings["fitted"] else []
+
+    def _copy_fit(self, folder: Path) -> None:
+        for name in self._fit_file:
+            shutil.copyfile(self.folder / name, folder / name)
 
     def _write_complete(self, folder: Path, index: Any) -> None:
         sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
@@ -203,6 +232,11 @@ def _number_on(merged: Any, files: list[str]) -> None:
         if size := lists.list_size(number):
             numbers = faiss.rev_swig_ptr(lists.get_ids(number), size)
             numbers += np.repeat(starts, [part.list_size(number) for part in parts])
+
+
+def read_fit(folder: Path, told: Mapping[str, Any]) -> QueryFit | None:
+    """Return what an index in a folder was fitted to, by what is told of it."""
+    return QueryFit.load(folder / FIT) if told["fitted"] else None
 
 
 def read_told(path: Path) -> dict[str, Any]:

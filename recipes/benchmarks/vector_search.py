@@ -66,7 +66,7 @@ def mapped_megabytes(folder: str) -> float:
 def main(setup: Setup) -> None:
     """Print a row for the whole product, and one for each index and way to search it."""
     generator = torch.Generator().manual_seed(0)
-    vectors, queries = (of_phrases if setup.model_name_or_path else clustered)(setup, generator)
+    vectors, queries, fitted = (of_phrases if setup.model_name_or_path else clustered)(setup, generator)
     ones, batches = list(queries[:, None]), [queries] * 3
     lengths = vectors.square().sum(dim=1) / 2 if setup.metric == "distance" else vectors.new_zeros(1)
 
@@ -89,7 +89,8 @@ def main(setup: Setup) -> None:
         with TemporaryDirectory() as folder:
             start = time.process_time()
             if place == "disk":
-                built: Any = DiskIndex.build(vectors, factory, folder=folder, metric=setup.metric)
+                how: Any = {"queries": fitted} if len(fitted) else {}
+                built: Any = DiskIndex.build(vectors, factory, folder=folder, metric=setup.metric, **how)
             else:
                 built = VectorIndex.build(vectors, factory, metric=setup.metric)
                 built.save(folder)
@@ -99,7 +100,7 @@ def main(setup: Setup) -> None:
                 probes, about = max(1, round((share or 0) * lists)), [f"{share or 1:.3f}", str(count or "")]
                 if place == "disk":
                     index = DiskIndex.load(folder, num_probes=probes, num_candidates=count)
-                    measure(index, f"{factory}, disk", about, [f"{megabytes:.0f}", seconds])
+                    measure(index, f"{factory}, {'fitted, ' * bool(how)}disk", about, [f"{megabytes:.0f}", seconds])
                     rows[-1].insert(-1, f"{mapped_megabytes(folder):.0f}")
                     del index
                     continue

@@ -19,6 +19,7 @@ class VectorSettings(TextSettings):
     num_vectors: int = field(default=65_536, metadata={"help": "Vectors to search among."})
     dim: int = field(default=768, metadata={"help": "Width of made vectors."})
     num_queries: int = field(default=64, metadata={"help": "Queries of a batch."})
+    num_fitted: int = field(default=0, metadata={"help": "Other queries, which indexes on disk are fitted to."})
     cluster_size: int = field(default=64, metadata={"help": "Vectors of a cluster; as many as k is the worst case."})
     metric: Literal["inner_product", "distance"] = field(default="inner_product", metadata={"help": "What is near."})
     model_name_or_path: str | None = field(
@@ -28,8 +29,8 @@ class VectorSettings(TextSettings):
     noise: float = field(default=0.3, metadata={"help": "What a copy gets of the difference of two other phrases."})
 
 
-def clustered(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return vectors (vectors, dim) in clusters around random directions, and queries (queries, dim) near some.
+def clustered(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Return vectors (vectors, dim) in clusters around random directions, queries near some, and others to fit to.
 
     They share a vector, and differ in length (log-normal, sigma .25).
     """
@@ -39,23 +40,27 @@ def clustered(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor
     for block in vectors.split(65536):
         block += centres[torch.randint(len(centres), (len(block),), generator=generator)]
         block *= torch.exp(0.25 * torch.randn(len(block), 1, generator=generator)) / setup.dim**0.5
-    near = vectors[torch.randint(len(vectors), (setup.num_queries,), generator=generator)]
+    near = vectors[torch.randint(len(vectors), (setup.num_queries + setup.num_fitted,), generator=generator)]
     queries = 8 * F.normalize(near, dim=1)
     queries += 0.3 * torch.randn(queries.shape, generator=generator)
-    return vectors, queries * (vectors.norm(dim=1).mean() / 8 if setup.metric == "distance" else 1)
+    queries *= vectors.norm(dim=1).mean() / 8 if setup.metric == "distance" else 1
+    return vectors, queries[: setup.num_queries], queries[setup.num_queries :]
 
 
 @torch.no_grad()
-def of_phrases(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return vectors of phrases by an encoder of a model's first two layers, with copies, and states of the model."""
+def of_phrases(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Return vectors of phrases by an encoder of a model's first two layers, with copies, and states of the model.
+
+    Queries are the states of the last positions of windows of 64 tokens of the test text; those to fit to are of the
+    validation text, 32 of a window.
+    """
     assert setup.model_name_or_path is not None
     tokenizer = AutoTokenizer.from_pretrained(setup.model_name_or_path)
     base: Any = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path, dtype=torch.bfloat16)
     model = DynamicVocabForCausalLM.from_base(base, phrase_encoder_layers=2, phrase_start="encoder").eval()
     texts = {split: "".join(part["text"]) for split, part in setup.load().items()}
-    train, test = (
-        tokenizer(texts[split], add_special_tokens=False, verbose=False)["input_ids"] for split in ("train", "test")
-    )
+    ids = {name: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for name, text in texts.items()}
+    train = ids["train"]
     windows = sorted({tuple(train[at : at + size]) for size in range(2, 9) for at in range(len(train) - size + 1)})
     chosen = torch.randperm(len(windows), generator=generator)[: setup.num_phrases].tolist()
     vocabulary = PhraseVocabulary.from_token_ids(
@@ -66,6 +71,10 @@ def of_phrases(setup: VectorSettings, generator: torch.Generator) -> tuple[Tenso
     for copies in vectors[len(real) :].split(65536):  # moved along differences of phrases, as those vary
         one, other = torch.randint(len(real), (2, len(copies)), generator=generator)
         copies += setup.noise * (real[one] - real[other])
-    inputs = torch.tensor(test[: 64 * setup.num_queries]).view(-1, 64)
-    states = base.model(inputs).last_hidden_state[:, -1]
-    return vectors, states.float()
+
+    def states(split: str, num_windows: int) -> Tensor:
+        windows = torch.tensor(ids[split][: 64 * num_windows]).view(-1, 64)
+        return torch.cat([base.model(some).last_hidden_state.float() for some in windows.split(16)])
+
+    fitted = states("validation", max(1, -(-setup.num_fitted // 32)))[:, 32:].flatten(0, 1)[: setup.num_fitted]
+    return vectors, states("test", setup.num_queries)[:, -1], fitted

@@ -10,6 +10,7 @@ import torch
 from hf_targets import DiskIndex, DiskIndexBuilder
 from hf_targets.retrieval import disk_index
 from hf_targets.retrieval import disk_index_builder as module
+from hf_targets.retrieval.query_fit import QueryFit
 from tests.retrieval.vector_engines import LISTS, brute_force, whole_numbers
 
 faiss = pytest.importorskip("faiss")
@@ -145,6 +146,9 @@ def with_other_lists(path):
         (lambda path: trained(path, "IVF4,PQ4x4fs"), "lists of plain codes"),
         (lambda path: trained(path, "IVF4,PQ3x2"), "one of FAISS"),
         (lambda path: trained(path, vectors=VECTORS / 0), "finite"),
+        (lambda path: trained(path, queries=VECTORS[:, :3]), "vectors' width 8"),
+        (lambda path: trained(path, queries=VECTORS * 0), "not be 0"),
+        (lambda path: trained(path, queries=VECTORS, metric="distance"), "by inner products"),
         (lambda path: (trained(path), trained(path, "IVF2,PQ4x2")), "another factory"),
         (lambda path: (trained(path), trained(path, fingerprint={"encoder": "b"})), "another encoder"),
         (lambda path: DiskIndexBuilder(path), "missing or damaged"),
@@ -167,3 +171,40 @@ def test_a_disk_without_room_for_the_merged_index_is_told_before_and_keeps_the_s
             builder.merge(3)
     assert builder.filled == [0, 1, 2]
     builder.merge(3)
+
+
+def skewed(count, dim=16, seed=0):
+    """Return rows that vary most along a few directions, around a mean."""
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.tensor([4.0] * 3 + [0.1] * (dim - 3))
+    return scales * torch.randn(count, dim, generator=generator) + scales * 2
+
+
+def test_an_index_fitted_to_queries_finds_more_and_with_all_lists_and_candidates_the_best(tmp_path):
+    vectors, queries = torch.randn(2000, 16, generator=torch.Generator().manual_seed(1)), skewed(60, seed=2)
+    DiskIndex.build(vectors, "Pad20,IVF16,PQ5x4", folder=tmp_path / "plain")
+    builder = trained(tmp_path / "fitted", "Pad20,IVF16,PQ5x4", vectors, queries=skewed(500))
+    for shard, part in enumerate(vectors.split(1100)):
+        builder.fill(shard, part)
+    alone = DiskIndex.load(builder.shard_folder(1), num_probes=16, num_candidates=300).search(queries, 10)
+    builder.merge(2)
+    every = brute_force(queries, vectors.half(), "inner_product")
+    best = every.topk(10, dim=1)
+
+    def recall(name, **how):
+        numbers = DiskIndex.load(tmp_path / name, **how).search(queries, 10)[1]
+        return (numbers[:, :, None] == best.indices[:, None]).any(dim=2).double().mean().item()
+
+    assert recall("fitted", num_probes=8, num_candidates=4) > recall("plain", num_probes=8, num_candidates=4) + 0.1
+    assert recall("fitted", num_probes=16, num_candidates=300) == 1.0
+    torch.testing.assert_close(alone[0].double(), every[:, 1100:].topk(10, dim=1).values, rtol=1e-5, atol=1e-4)
+    with pytest.raises(ValueError, match="another fitted"):
+        trained(tmp_path / "fitted", "Pad20,IVF16,PQ5x4", vectors)
+
+
+def test_a_fit_keeps_inner_products_and_gives_vectors_one_length():
+    vectors, queries = skewed(300, seed=1), skewed(50, seed=2)
+    fit = QueryFit.of(queries, vectors)
+    fitted = fit.of_vectors(vectors)
+    torch.testing.assert_close(fit.of_queries(queries) @ fitted.T, queries @ vectors.T, rtol=1e-4, atol=1e-3)
+    assert (fitted.norm(dim=1) / fit.square**0.5 - 1).abs().lt(1e-4).double().mean() >= 0.99
