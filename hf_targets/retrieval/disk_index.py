@@ -1,5 +1,6 @@
 """Vectors that stay on disk: an index proposes candidates by their codes, and the vectors themselves decide."""
 
+import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,9 @@ class DiskIndex:
     ) -> None:
         self.vectors, self.proposes = vectors, proposes
         self.metric: Metric = metric
+        self._mapping = None if proposes is None else _mapping_of(vectors)
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_RANDOM)  # do not read ahead
         self.num_candidates, self.fingerprint, self.fit = num_candidates, dict(fingerprint or {}), fit
 
     @classmethod
@@ -145,6 +149,8 @@ class DiskIndex:
         scores = []
         for some, query in zip(at.split(rows), queries[:, :, None].split(rows), strict=True):
             near = torch.from_numpy(self.vectors[some.numpy()]).to(query.device).float()
+            if self._mapping is not None:  # or all pages would come to count as memory of this process
+                self._mapping.madvise(mmap.MADV_DONTNEED)
             if self.metric == "distance":
                 scores.append((near - query.mT).square_().sum(dim=2))
             else:
@@ -168,6 +174,14 @@ class DiskIndex:
             best, at = torch.cat([best, some], dim=1).topk(min(k, numbers.shape[1]), dim=1)
             numbers = numbers.gather(1, at)
         return numbers
+
+
+def _mapping_of(vectors: np.ndarray) -> mmap.mmap | None:
+    """Return the map of the file that an array is in; None if there is none, or the system takes no advice on it."""
+    holder: Any = vectors
+    while isinstance(holder, np.ndarray):
+        holder = holder.base
+    return holder if isinstance(holder, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") else None
 
 
 def _mapped(folder: Path) -> Any:

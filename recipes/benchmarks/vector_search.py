@@ -3,7 +3,7 @@
     python recipes/benchmarks/vector_search.py recipes/settings/benchmarks/vector_search/measured.yaml
 
 Vectors are made, or a model's phrases: see `lab/vectors.py`. Milliseconds are CPU time, of a median search; start it
-with OMP_NUM_THREADS=1. Megabytes in memory are those of mapped files after all queries one by one, or of all files.
+with OMP_NUM_THREADS=1. Megabytes in memory are those of the index's files that this process holds after its searches.
 Measured: recipes/phrases.md, recipes/scale.md.
 """
 
@@ -52,14 +52,16 @@ def milliseconds(call: Callable[[Tensor], object], queries: list[Tensor]) -> str
     return f"{1000 * median(times):.2f}"
 
 
-def mapped_megabytes(folder: str) -> float:
-    """Return how much of the files of a folder that are mapped is in memory."""
-    lines, total, counts = Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines(), 0, False
-    for line in lines:
-        if "-" in (first := line.split()[0]) and ":" not in first:
+def megabytes_in_memory(folder: str) -> float:
+    """Return how much of the files of a folder is in memory of this process: what is mapped of them, or all."""
+    text = Path("/proc/self/smaps").read_text(encoding="utf-8")
+    total, counts = sum(path.stat().st_size / 1000 for path in Path(folder).iterdir() if str(path) not in text), False
+    for line in text.splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
             counts = folder in line
         elif counts and first == "Rss:":
-            total += int(line.split()[1])
+            total += int(rest[0])
     return total / 1000
 
 
@@ -90,7 +92,7 @@ def main(setup: Setup) -> None:
             start = time.process_time()
             if place == "disk":
                 how: Any = {"queries": fitted} if len(fitted) else {}
-                built: Any = DiskIndex.build(vectors, factory, folder=folder, metric=setup.metric, **how)
+                DiskIndex.build(vectors, factory, folder=folder, metric=setup.metric, **how)
             else:
                 built = VectorIndex.build(vectors, factory, metric=setup.metric)
                 built.save(folder)
@@ -101,7 +103,7 @@ def main(setup: Setup) -> None:
                 if place == "disk":
                     index = DiskIndex.load(folder, num_probes=probes, num_candidates=count)
                     measure(index, f"{factory}, {'fitted, ' * bool(how)}disk", about, [f"{megabytes:.0f}", seconds])
-                    rows[-1].insert(-1, f"{mapped_megabytes(folder):.0f}")
+                    rows[-1].insert(-1, f"{megabytes_in_memory(folder):.0f}")
                     del index
                     continue
                 if share:
