@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import AutoModelForCausalLM
 
 from hf_targets import KnnDatastore, KnnProcessor, cached_perplexities, search_cache
