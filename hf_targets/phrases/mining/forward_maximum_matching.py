@@ -1,15 +1,14 @@
 """Phrases that are frequent in a support corpus, and as long as possible (forward maximum matching, FMM)."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
 from hf_targets.data.progress import progress
 from hf_targets.maths.trie import TokenTrie
 from hf_targets.phrases.mining.miner import MINERS, MiningTask
+from hf_targets.phrases.mining.run_counts import BREAK, Counts, TokenRuns, frequent_runs
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
-
-_BREAK = -1  # in place of a token that no phrase holds
 
 
 class ForwardMaximumMatching:
@@ -60,21 +59,37 @@ class ForwardMaximumMatching:
         Raises:
             ValueError: If a number is out of range, an id is negative, or no phrase is that frequent.
         """
+        tokens = joined_tokens(corpus, excluded_ids)
+        runs = TokenRuns(tokens, int(tokens.max(initial=0)) + 1)
+
+        def count(table: np.ndarray | None) -> list[Counts]:
+            if table is not None:
+                runs.extend(table)
+            return [runs.counts()]
+
+        return cls.from_counts(count, min_count=min_count, max_tokens=max_tokens, width=runs.width)
+
+    @classmethod
+    def from_counts(
+        cls, count: Callable[[np.ndarray | None], Iterable[Counts]], *, min_count: int, max_tokens: int, width: int
+    ) -> "ForwardMaximumMatching":
+        """Return the table that `mine` makes of a corpus, whose shards are counted anywhere.
+
+        Args:
+            count, width: As for `frequent_runs`; a shard is the `joined_tokens` of its texts.
+        """
         if min_count < 1 or max_tokens < 2:
             raise ValueError(f"min_count must be at least 1, and max_tokens 2, got {min_count} and {max_tokens}")
-        tokens = _joined(corpus, excluded_ids)
         levels = []
         with progress(max_tokens - 1, "mining phrases", unit="length") as bar:
-            for level in _frequent_runs(tokens, min_count, max_tokens):
+            for level in frequent_runs(count, min_count=min_count, max_tokens=max_tokens, width=width):
                 levels.append(level)
                 bar.update()
         if not levels:
             raise ValueError(f"no two tokens follow each other {min_count} times; lower min_count or give more text")
-        sizes = np.repeat(np.arange(2, 2 + len(levels)), [len(starts) for starts, _ in levels])
-        starts = np.concatenate([starts for starts, _ in levels])
-        saved = np.concatenate([counts for _, counts in levels]) * (sizes - 1)
-        best = np.argsort(-saved, kind="stable")
-        return cls(tokens[start : start + size].tolist() for start, size in zip(starts[best], sizes[best], strict=True))
+        saved = np.concatenate([counts * (runs.shape[1] - 1) for runs, counts in levels])
+        phrases = [run for runs, _ in levels for run in runs.tolist()]
+        return cls(phrases[number] for number in np.argsort(-saved, kind="stable").tolist())
 
     @classmethod
     def for_task(cls, task: MiningTask) -> "ForwardMaximumMatching":
@@ -86,45 +101,24 @@ class ForwardMaximumMatching:
         """Return the matches, (matches, 2) tokens [start, end); a special token is in none."""
         ids = text.ids
         if not text.special_ids.isdisjoint(ids):
-            ids = [_BREAK if id_ in text.special_ids else id_ for id_ in ids]
+            ids = [BREAK if id_ in text.special_ids else id_ for id_ in ids]
         return np.array(list(self._trie.longest_matches(ids)), np.int64).reshape(-1, 2)
 
 
-def _joined(corpus: Iterable[TokenizedText] | Iterable[Sequence[int]], excluded_ids: Collection[int]) -> np.ndarray:
+def joined_tokens(
+    corpus: Iterable[TokenizedText] | Iterable[Sequence[int]], excluded_ids: Collection[int] = ()
+) -> np.ndarray:
+    """Return the token ids of texts, (time,), with `BREAK` after each text and in place of ids that no phrase holds."""
     pieces = [np.zeros(0, np.int32)]
     for text in corpus:
         ids, special = (text.ids, text.special_ids) if isinstance(text, TokenizedText) else (text, ())
-        tokens = np.append(np.asarray(ids, np.int32), np.int32(_BREAK))
+        tokens = np.append(np.asarray(ids, np.int32), np.int32(BREAK))
         if tokens[:-1].min(initial=0) < 0:
             raise ValueError(f"token ids must be 0 or more, got {tokens[:-1].min()}; drop padding such as -100")
         if special or excluded_ids:
-            tokens[np.isin(tokens, [*special, *excluded_ids])] = _BREAK
+            tokens[np.isin(tokens, [*special, *excluded_ids])] = BREAK
         pieces.append(tokens)
     return np.concatenate(pieces)
-
-
-def _frequent_runs(tokens: np.ndarray, min_count: int, max_tokens: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield for 2, 3, ... tokens a position of each frequent run, in the order of its ids, and its count."""
-    width = int(tokens.max(initial=0)) + 1
-    is_frequent = np.bincount(tokens[tokens != _BREAK], minlength=width) >= min_count
-    positions = np.flatnonzero((tokens != _BREAK) & is_frequent[tokens])
-    # an integer for the run of tokens at each position, ascending with its ids
-    runs = tokens[positions].astype(np.int64)
-    for size in range(2, max_tokens + 1):
-        extended = np.flatnonzero(positions[1:] == positions[:-1] + 1)
-        positions = positions[extended]
-        runs = runs[extended] * width + tokens[positions + size - 1]
-        order = np.argsort(runs)
-        ordered = runs[order]
-        firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-        counts = np.diff(np.append(firsts, len(ordered)))
-        keep = counts >= min_count
-        if not keep.any():
-            return
-        yield positions[order[firsts[keep]]], counts[keep]
-        number = np.where(keep, np.cumsum(keep) - 1, -1)
-        runs[order] = np.repeat(number, counts)
-        positions, runs = positions[runs >= 0], runs[runs >= 0]
 
 
 MINERS.register("fmm", ForwardMaximumMatching)

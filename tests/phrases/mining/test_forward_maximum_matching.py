@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
+from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching, joined_tokens
+from hf_targets.phrases.mining.run_counts import TokenRuns
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 
 IDS = st.lists(st.integers(0, 3), max_size=30)
@@ -53,6 +54,27 @@ def test_the_mined_table_has_exactly_the_frequent_runs(corpus, min_count, max_to
     assert table.phrases == sorted(
         frequent, key=lambda phrase: (-counts[phrase] * (len(phrase) - 1), len(phrase), phrase)
     )
+
+
+@given(st.lists(IDS, min_size=1, max_size=4), st.integers(1, 4), st.integers(2, 6))
+def test_a_table_counted_in_shards_is_that_of_the_whole_corpus(corpus, min_count, max_tokens):
+    width = max(map(max, filter(None, corpus)), default=0) + 1
+    shards = [TokenRuns(joined_tokens(part), width) for part in (corpus[::2], corpus[1::2])]
+
+    def count(table):
+        for shard in shards if table is not None else ():
+            shard.extend(table)
+        return [shard.counts() for shard in shards]
+
+    def phrases(make):
+        try:
+            return make().phrases
+        except ValueError:  # none is that frequent
+            return []
+
+    counted = {"min_count": min_count, "max_tokens": max_tokens}
+    whole = phrases(lambda: ForwardMaximumMatching.mine(corpus, **counted))
+    assert phrases(lambda: ForwardMaximumMatching.from_counts(count, **counted, width=width)) == whole
 
 
 def test_long_runs_of_large_ids_are_counted():
