@@ -4,7 +4,8 @@
         recipes/settings/distill_translations/multi30k.yaml --teacher runs/train_translation/multi30k-de-en
 
 Any encoder-decoder model of the Hub is a teacher: --teacher Helsinki-NLP/opus-mt-de-en. Broken off, it goes on where it
-was. Train on the result with `--dataset OUTPUT_DIR --source_column source --target_column target`.
+was. With --workers 2, Ray shares the parts out in place of accelerate, and replaces a worker that dies. Train on the
+result with `--dataset OUTPUT_DIR --source_column source --target_column target`.
 """
 
 import lab.start  # noqa: F401
@@ -34,6 +35,10 @@ class Setup(PairSettings):
     num_beams: int = field(default=5, metadata={"help": "Beams of the teacher."})
     batch_tokens: int = field(default=8192, metadata={"help": "Tokens of the sources at once, times the beams."})
     part_size: int = field(default=2000, metadata={"help": "Pairs in a part; a broken run repeats at most so many."})
+    workers: int | None = field(
+        default=None,
+        metadata={"help": "Processes of Ray, here or on the cluster that RAY_ADDRESS names. None: this one."},
+    )
     dtype: Literal["float32", "bfloat16", "float16"] = field(default="float32", metadata={"help": "Of the weights."})
     output_dir: str = field(default="runs/distill_translations", metadata={"help": "Folder of the pairs."})
 
@@ -79,6 +84,7 @@ def main(setup: Setup) -> None:
         setup.load(),
         folder / "parts",
         part_size=setup.part_size,
+        workers=setup.workers,
         truncate=setup.truncate,
         source_prefix=setup.source_prefix,
         num_beams=setup.num_beams,

@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.weight_hash import adapters_in_use, weight_hash
 from hf_targets.data.atomic_write import written_together
-from hf_targets.data.progress import progress
+from hf_targets.data.shards import run_shards
 from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.maths.losses import IGNORED
 from hf_targets.neural_cache.perplexity import read_blocks
@@ -62,6 +62,7 @@ class KnnDatastore:
         num_probes: int | None = None,
         batch_size: int = 8,
         shard_size: int = 16_384,
+        workers: int | None = None,
     ) -> Self:
         """Make the datastore of a text in `folder`, or go on with one that was broken off, and return it.
 
@@ -76,6 +77,7 @@ class KnnDatastore:
             num_probes: Lists of an IVF index that a search looks through; None: a 32nd of them.
             batch_size: Blocks in one forward pass.
             shard_size: About how many keys a process reads before it writes them; a kill loses as many.
+            workers: Processes of Ray, as for `run_shards`, each with a copy of the model; None: this process.
         Raises:
             ValueError: If there is no target, the folder has another model or text, or keys are not finite in float16:
                 a datastore that this call began is then removed, keys of an earlier one stay.
@@ -96,26 +98,24 @@ class KnnDatastore:
                 _make_room(folder, told["keys"], told["dim"])
             _write_told(folder, {**told, "index": index, "complete": False})
         state.wait_for_everyone()
-        keys, words = (np.load(folder / name, mmap_mode="r+") for name in (_KEYS, _WORDS))
-        with progress(len(rows), "building the datastore", unit="block") as bar:
-            for number, (part, start, end) in enumerate(_shards(rows, shard_size)):
-                is_mine = number % state.num_processes == state.process_index
-                if is_mine and (words[start:end] == _NO_WORD).any():
-                    try:
-                        states, following = _keys_of(model, part, batch_size)
-                    except ValueError:
-                        if not found:
-                            _remove(folder)
-                        raise
-                    keys[start:end] = states.numpy()
-                    keys.flush()  # before the words, which tell that keys were written
-                    words[start:end] = following.numpy()
-                bar.update(len(part))
-        words.flush()
+        words, shards = np.load(folder / _WORDS, mmap_mode="r"), list(_shards(rows, shard_size))
+        missing = {
+            number: len(part)
+            for number, (part, start, end) in enumerate(shards)
+            if number % state.num_processes == state.process_index and (words[start:end] == _NO_WORD).any()
+        }
+        how: Any = {"description": "building the datastore", "unit": "block"}
+        try:
+            list(run_shards(partial(_fill, model, shards, folder, batch_size), missing, workers=workers, **how))
+        except ValueError:
+            if not found:
+                _remove(folder)
+            raise
         state.wait_for_everyone()
         if state.is_main_process:
             if factory is not None:
-                found = VectorIndex.build(torch.from_numpy(keys), factory, metric="distance", num_probes=num_probes)
+                keys = torch.from_numpy(np.load(folder / _KEYS, mmap_mode="c"))
+                found = VectorIndex.build(keys, factory, metric="distance", num_probes=num_probes)
                 found.save(folder)
             _write_told(folder, {**told, "index": index, "complete": True})
         state.wait_for_everyone()
@@ -224,6 +224,19 @@ def _keys_of(model: PreTrainedModel, rows: Rows, batch_size: int) -> tuple[Tenso
     if not keys.isfinite().all():
         raise ValueError("keys must be finite in float16 (at most 65504); look for NaN in the weights of the model")
     return keys, words
+
+
+def _fill(
+    model: PreTrainedModel, shards: Sequence[tuple[Rows, int, int]], folder: Path, batch_size: int, number: int
+) -> None:
+    """Write the keys and words of a shard to their files."""
+    part, start, end = shards[number]
+    states, following = _keys_of(model, part, batch_size)
+    keys, words = (np.load(folder / name, mmap_mode="r+") for name in (_KEYS, _WORDS))
+    keys[start:end] = states.numpy()
+    keys.flush()  # before the words, which tell that keys were written
+    words[start:end] = following.numpy()
+    words.flush()
 
 
 def _make_room(folder: Path, num_keys: int, dim: int) -> None:

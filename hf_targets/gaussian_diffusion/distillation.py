@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.pair_encoding import encode_sources
+from hf_targets.data.shards import run_shards
 from hf_targets.evaluation.translation import translate
 
 _MARK = re.compile(r">>[^<>]*<<")  # of Marian's models of several target languages
@@ -27,6 +28,7 @@ def distill(
     cache_dir: str | Path,
     *,
     part_size: int = 2000,
+    workers: int | None = None,
     truncate: bool = False,
     source_prefix: str | None = None,
     **settings: Any,
@@ -42,6 +44,7 @@ def distill(
         pairs: Splits with the columns `source` and `target`: `train`, whose targets are not read, and others.
         cache_dir: Folder of the parts.
         part_size: Pairs in a part; a source that a part has several times is translated once.
+        workers: Processes of Ray, as for `run_shards`, each with a copy of the teacher; None: this process.
         truncate: Whether sources that are longer than the tokenizer or the teacher takes are cut for it. Otherwise
             they are an error.
         source_prefix: Put before each source for the teacher, such as `">>de<<"`.
@@ -79,7 +82,9 @@ def distill(
         cached = {"cache_file_name": str(folder / f"{fingerprint}.arrow"), "load_from_cache_file": True}
         batched = {"batched": True, "batch_size": part_size, "new_fingerprint": fingerprint}
         parts.append(partial(part.map, translated, **batched, **cached))
-    for part in parts[state.process_index :: state.num_processes]:
-        part()
+    mine = range(state.process_index, len(parts), state.num_processes)
+    sizes = {number: min(part_size, len(train) - number * part_size) for number in mine}
+    how: Any = {"description": "translating", "unit": "pair"}
+    list(run_shards(lambda number: len(parts[number]()), sizes, workers=workers, **how))
     state.wait_for_everyone()
     return DatasetDict({**pairs, "train": concatenate_datasets([part() for part in parts])})

@@ -40,6 +40,7 @@ class Setup(BlockSettings):
     weights: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.3, 0.4], metadata={"help": "Tried."})
     window: int = field(default=1000, metadata={"help": "W of the cache."})
     thetas: list[float] = field(default_factory=lambda: [10.0, 20.0, 40.0], metadata={"help": "Tried, relative."})
+    workers: int | None = field(default=None, metadata={"help": "Processes of Ray that build. None: this one."})
     output_dir: str = field(default="runs/knn_lm", metadata={"help": "Folder of the datastore and the results."})
 
 
@@ -55,7 +56,8 @@ def main(setup: Setup) -> str:
     rows, results = [], {}
     for factory in setup.factories:
         start = time.perf_counter()
-        store = KnnDatastore.build(model, blocks["train"], folder, factory=None if factory == "exact" else factory)
+        given: Any = {"factory": None if factory == "exact" else factory, "workers": setup.workers}
+        store = KnnDatastore.build(model, blocks["train"], folder, **given)
         seconds = time.perf_counter() - start
         grid: Any = {"temperatures": setup.temperatures, "weights": setup.weights}
         knn = KnnProcessor(store, model, k=setup.k).tuned(blocks["validation"], **grid)
