@@ -36,8 +36,8 @@ models: setup  ## fetch a trained language model and a sentence encoder into mod
 demo: models  ## let that model answer questions about Python's documentation in three ways, and write a page
 	$(BIN)/python recipes/demo.py recipes/settings/demo/cpu.yaml
 
-test: setup  ## run the tests, offline; those that compile or shard models take TESTS="-m 'compiled or sharded' tests"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not compiled and not sharded" $(TESTS)
+test: setup  ## run the tests, offline; slow ones take TESTS="-m 'compiled or sharded or ray' tests"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not compiled and not sharded and not ray" $(TESTS)
 
 $(OLDEST)/.ready: .ci/oldest.txt | $(READY)
 	rm -rf $(OLDEST)

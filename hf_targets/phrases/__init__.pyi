@@ -2,6 +2,8 @@ from .batches.collator import PhraseCollator as PhraseCollator
 from .batches.negatives import CorpusRetrieval as CorpusRetrieval
 from .citations import citing_phrases as citing_phrases
 from .configuration import DynamicVocabConfig as DynamicVocabConfig
+from .datastore import PhraseDatastore as PhraseDatastore
+from .datastore_builder import PhraseDatastoreBuilder as PhraseDatastoreBuilder
 from .decoding.schedule import PhraseFeed as PhraseFeed
 from .decoding.schedule import PhraseSchedule as PhraseSchedule
 from .encoder import PhraseEncoder as PhraseEncoder

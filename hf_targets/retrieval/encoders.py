@@ -34,6 +34,17 @@ def encoder_of(given: Encoder | Callable[[list[str]], Any]) -> Encoder:
     return SimpleNamespace(encode_document=given, encode_query=given)  # pyright: ignore[reportReturnType]
 
 
+def load_encoder(*names: str) -> Any:
+    """Return the `SentenceTransformer` of a name or folder, or `dpr_encoder` of two.
+
+    Raises:
+        ImportError: If sentence-transformers is not installed.
+    """
+    if len(names) == 2:
+        return dpr_encoder(*names)
+    return require("sentence_transformers", extra="retrieval").SentenceTransformer(*names)
+
+
 def dpr_encoder(context_name: str, question_name: str, **arguments: Any) -> Any:
     """Return a `SentenceTransformer` that reads documents and queries with the two encoders of DPR.
 

@@ -19,7 +19,6 @@ from hf_targets import (
     WordNgrams,
     continue_prefixes,
     documents_of,
-    dpr_encoder,
     measure_continuations,
     take_prefixes,
 )
@@ -38,6 +37,7 @@ from hf_targets.evaluation.continuations import (
 )
 from hf_targets.evaluation.repetition import ORDERS, Text, repeated_ngrams
 from hf_targets.extras import require
+from hf_targets.retrieval.encoders import load_encoder
 from lab.tables import differences_table, markdown_table, results_table
 from lab.text import TextSettings
 
@@ -151,10 +151,7 @@ def document_retriever(documents: Mapping[str, str], encoder: Sequence[str]) -> 
     """Return what finds documents by the vectors of an encoder, by DPR's two, or by words if there is none."""
     if not encoder:
         return DocumentRetriever.lexical(documents)
-    if len(encoder) == 2:
-        return DocumentRetriever(documents, dpr_encoder(*encoder))
-    library = require("sentence_transformers", extra="retrieval")
-    return DocumentRetriever(documents, library.SentenceTransformer(*encoder))
+    return DocumentRetriever(documents, load_encoder(*encoder))
 
 
 def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf, settings: ContinuationSettings) -> Prepare:
