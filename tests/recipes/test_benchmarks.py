@@ -22,6 +22,12 @@ def test_the_mining_benchmark_prints_its_rates():
     assert 300 < made <= 500
 
 
+def test_the_benchmark_of_building_prints_the_rate_of_every_step(tmp_path):
+    printed = run_recipe("benchmarks/build_datastore", "--output_dir", tmp_path)
+    for step in ("cutting passages", "mining phrases", "merging counts", "all: equal"):
+        assert f"\n| {step} | 0 |" in printed
+
+
 def test_the_benchmark_of_phrases_prints_its_three_tables():
     printed = run_recipe("benchmarks/phrases")
     for heading in ("phrases a second", "ms a step", "mean steps"):
