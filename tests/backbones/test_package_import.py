@@ -46,7 +46,7 @@ report(model)
 model.save_pretrained(sys.argv[4])
 """
     done = run(code, saved / kind, KINDS[kind], "yes", tmp_path / "again")
-    assert done.stdout.split()[1:] == ["True"], done.stderr
+    assert done.stdout.splitlines()[0].split()[1:] == ["True"], done.stderr  # DeepSpeed, where it is, writes below
     assert {path.name for path in (tmp_path / "again").iterdir()} == {path.name for path in (saved / kind).iterdir()}
     name = {"heads": "MultiTokenConfig", "diffusion": "MdlmConfig"}[kind]
     for folder in (saved / kind, tmp_path / "again"):
@@ -84,7 +84,7 @@ def test_after_the_import_a_checkpoint_loads_without_a_question_and_runs_no_code
     folder.symlink_to(saved / "heads")
     code = "import hf_targets\nreport(auto.from_pretrained(folder, trust_remote_code=trust))"
     done = run(code, folder, KINDS["heads"], trust)
-    assert done.stdout.split()[1:] == ["True"], done.stderr
+    assert done.stdout.splitlines()[0].split()[1:] == ["True"], done.stderr  # DeepSpeed, where it is, writes below
     assert "custom code" not in done.stderr + done.stdout
     assert not list(hub.home.rglob(PACKAGE_IMPORT)), "the file was copied to be run"
 
