@@ -67,7 +67,9 @@ class Setup:
         default=None, metadata={"help": "FAISS's index, as IVF4096,PQ64; recipes/scale.md. None: none."}
     )
     phrases_per_shard: int = field(default=16_384, metadata={"help": "Phrases in a shard."})
-    workers: int | None = field(default=2, metadata={"help": "Ray's processes. null: this process, without Ray."})
+    workers: int | None = field(
+        default=2, metadata={"help": "Ray's processes. null, in a file of settings: without Ray."}
+    )
     gpus_per_worker: float = field(default=0.0, metadata={"help": "GPUs of a worker, or a part of one."})
     output_dir: str = field(default="runs/build_phrase_datastore", metadata={"help": "Folder of all results."})
 
