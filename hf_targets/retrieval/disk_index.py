@@ -40,7 +40,7 @@ class DiskIndex:
         proposes: VectorSearch | None = None,
         *,
         metric: Metric = "inner_product",
-        num_candidates: int = 4,
+        num_candidates: int = 16,
         fingerprint: Mapping[str, str] | None = None,
         fit: QueryFit | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class DiskIndex:
         *,
         fingerprint: Mapping[str, str] | None = None,
         num_probes: int | None = None,
-        num_candidates: int = 4,
+        num_candidates: int = 16,
     ) -> Self:
         """Open an index, or one shard of it, whose vectors and lists stay in their files.
 

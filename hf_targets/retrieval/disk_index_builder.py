@@ -177,16 +177,14 @@ class DiskIndexBuilder:
         free = shutil.disk_usage(self.folder).free
         if free < needed:  # what is mapped ends the program when the disk is full
             raise OSError(f"merging needs {needed} bytes, and {self.folder} has {free}; free space on its disk")
-        ondisk, index = require("faiss.contrib.ondisk", extra="phrases"), self._empty_index()
+        index = self._empty_index()
         with written_together(self.folder, *self._fit_file, VECTORS, LISTS, INDEX, TOLD) as unfinished:
             self._copy_fit(unfinished)
             with (unfinished / VECTORS).open("wb") as file:
                 for folder in folders:
                     with (folder / VECTORS).open("rb") as part:
                         shutil.copyfileobj(part, file, _COPIED_AT_ONCE)
-            files = [os.fspath(folder / INDEX) for folder in folders]
-            ondisk.merge_ondisk(index, files, os.fspath(unfinished / LISTS))
-            _number_on(index, files)
+            _merge_lists(index, [folder / INDEX for folder in folders], unfinished / LISTS)
             _write_index(index, unfinished / INDEX)
             self._write_complete(unfinished, index)
 
@@ -219,15 +217,22 @@ def _lists_of(index: Any) -> Any:
     raise ValueError(f'an index on disk needs lists of plain codes, as "IVF4096,PQ64" has, got {type(index).__name__}')
 
 
-def _number_on(merged: Any, files: list[str]) -> None:
-    """Change numbers in merged lists, which begin at 0 in each shard, to go on from shard to shard.
+def _merge_lists(index: Any, files: list[Path], merged: Path) -> None:
+    """Give an empty index the lists of shards, merged in a file; their numbers go on from shard to shard.
 
-    FAISS's own `shift_ids` does so for shards of equal size only.
+    As `faiss.contrib.ondisk.merge_ondisk`, whose shards stay mapped, and whose shifted numbers are right only where all
+    shards have one size.
     """
     faiss = require("faiss", extra="phrases")
-    shards = [faiss.read_index(file, faiss.IO_FLAG_MMAP) for file in files]
+    shards, whole = [faiss.read_index(os.fspath(file), faiss.IO_FLAG_MMAP) for file in files], _lists_of(index)
+    parts, pointers = [faiss.extract_index_ivf(shard).invlists for shard in shards], faiss.InvertedListsPtrVector()
+    for part in parts:
+        pointers.push_back(part)
+    lists = faiss.OnDiskInvertedLists(whole.nlist, whole.code_size, os.fspath(merged))
+    index.ntotal = whole.ntotal = lists.merge_from_multiple(pointers.data(), pointers.size())
+    whole.replace_invlists(lists, True)
+    lists.this.disown()
     starts = np.cumsum([0, *(shard.ntotal for shard in shards)])[:-1]
-    parts, lists = [faiss.extract_index_ivf(one).invlists for one in shards], faiss.extract_index_ivf(merged).invlists
     for number in range(lists.nlist):
         if size := lists.list_size(number):
             numbers = faiss.rev_swig_ptr(lists.get_ids(number), size)

@@ -208,3 +208,15 @@ def test_a_fit_keeps_inner_products_and_gives_vectors_one_length():
     fitted = fit.of_vectors(vectors)
     torch.testing.assert_close(fit.of_queries(queries) @ fitted.T, queries @ vectors.T, rtol=1e-4, atol=1e-3)
     assert (fitted.norm(dim=1) / fit.square**0.5 - 1).abs().lt(1e-4).double().mean() >= 0.99
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not tell what is mapped")
+def test_no_file_of_a_shard_stays_mapped_after_the_merger_nor_rows_of_vectors_after_a_search(tmp_path):
+    filled(tmp_path).merge(3)
+    index = DiskIndex.load(tmp_path)
+    index.search(QUERIES, 20)
+    with open("/proc/self/smaps", encoding="utf-8") as file:
+        told = file.read()
+    assert f"{tmp_path}/shard-" not in told and f"{tmp_path}/lists.ivfdata" in told
+    of_vectors = told[told.index(f"{tmp_path}/vectors.f16") :]
+    assert of_vectors[of_vectors.index("Rss:") :].split()[1] == "0"
