@@ -28,6 +28,13 @@ def test_the_benchmark_of_building_prints_the_rate_of_every_step(tmp_path):
         assert f"\n| {step} | 0 |" in printed
 
 
+def test_the_calculation_of_scale_adds_up_vectors_codes_and_tokens():
+    printed = run_recipe("benchmarks/phrase_scale")
+    (cells,) = re.findall(r"^\| 1,000,000 \| (.+) \|$", printed, re.M)
+    sizes = 2 * 576 + (64 + 8) + (4 * 3 + 8), 64 + 8, 4 * 576  # bytes a phrase: disk, codes, vectors in float32
+    assert cells.split(" | ")[:3] == [f"{size / 1000:.1f}" for size in sizes]
+
+
 def test_the_benchmark_of_phrases_prints_its_three_tables():
     printed = run_recipe("benchmarks/phrases")
     for heading in ("phrases a second", "ms a step", "mean steps"):
