@@ -24,6 +24,7 @@ from typing import Any
 import faiss
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from hf_targets import DiskIndex, VectorIndex, VectorSearch
 from lab.settings import parse_settings
@@ -52,6 +53,15 @@ def milliseconds(call: Callable[[Tensor], object], queries: list[Tensor]) -> str
     return f"{1000 * median(times):.2f}"
 
 
+@torch.no_grad()
+def model_step(name: str) -> str:
+    """Return the median CPU time of a model's step, in float32, for one text of 64 tokens."""
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    ids = torch.arange(64)[None]
+    cache = model(ids, use_cache=True).past_key_values
+    return milliseconds(lambda one: model(one, past_key_values=cache, use_cache=True), [ids[:, :1]] * 32)
+
+
 def megabytes_in_memory(folder: str) -> float:
     """Return how much of the files of a folder is in memory of this process: what is mapped of them, or all."""
     text = Path("/proc/self/smaps").read_text(encoding="utf-8")
@@ -77,6 +87,9 @@ def main(setup: Setup) -> None:
 
     best, times = exact(queries), [milliseconds(exact, ones[:16]), milliseconds(exact, batches)]
     rows = [["product, topk", "", "", "1.000", *times, f"{vectors.nbytes / 1e6:.0f}", "", ""]]
+
+    if setup.model_name_or_path:
+        rows.append(["a step of the model", *[""] * 3, model_step(setup.model_name_or_path), *[""] * 4])
 
     def measure(index: VectorSearch, name: str, about: list[str], sizes: list[str]) -> None:
         found = torch.cat([index.search(one, setup.k)[1] for one in ones])
