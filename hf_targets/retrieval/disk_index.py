@@ -68,8 +68,10 @@ class DiskIndex:
         Args:
             factory, metric, num_probes, fingerprint, queries: As for `DiskIndexBuilder.train`.
         Raises:
-            ValueError: As `DiskIndexBuilder` does.
+            ValueError: As `DiskIndexBuilder` does, or if the folder has an index already.
         """
+        if (Path(folder) / TOLD).exists():
+            raise ValueError(f"{folder} has an index already; load it, or give another folder")
         how: Any = {"metric": metric, "num_probes": num_probes, "fingerprint": fingerprint, "queries": queries}
         sample = embeddings[:: max(1, -(-len(embeddings) // _SAMPLE))]
         builder = DiskIndexBuilder.train(folder, sample, factory, **how)
@@ -177,8 +179,10 @@ class DiskIndex:
 
 
 def _mapping_of(vectors: np.ndarray) -> mmap.mmap | None:
-    """Return the map of the file that an array is in; None if there is none, or the system takes no advice on it."""
+    """Return the map of the file that an array is in, and only reads; None if the system takes no advice on one."""
     holder: Any = vectors
+    if vectors.flags.writeable:  # pages that were changed may be nowhere else
+        return None
     while isinstance(holder, np.ndarray):
         holder = holder.base
     return holder if isinstance(holder, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") else None

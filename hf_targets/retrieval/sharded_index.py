@@ -121,7 +121,7 @@ class ShardedIndex:
 
 
 class _Shard:
-    """The process of a shard, and the pipe to it."""
+    """The process of a shard, and the pipe to it; those of a `ProcessPoolExecutor` outlive a killed one."""
 
     def __init__(self, opener: Callable[[], VectorSearch], num_threads: int) -> None:
         self._given = opener, num_threads
