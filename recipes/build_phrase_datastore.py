@@ -4,7 +4,7 @@ In seconds, with the model that `train_dynamic_vocab.py` leaves at its smoke set
     python recipes/build_phrase_datastore.py recipes/settings/build_phrase_datastore/smoke.yaml
 With your documents, on this machine with two workers, or on the cluster that RAY_ADDRESS names:
     python recipes/build_phrase_datastore.py --dataset documents.parquet --model MODEL \
-        --encoder sentence-transformers/all-MiniLM-L6-v2 --factory IVF4096,PQ64 --output_dir runs/store
+        --encoder sentence-transformers/all-MiniLM-L6-v2 --factory Pad640,IVF4096,PQ160np --output_dir runs/store
 
 Documents are cleaned and cut into passages; phrases are mined, and their counts merged; passages and phrases are
 encoded, and indexed. Each step writes a file a shard: started again, it goes on with the shards that are missing, and a
@@ -64,7 +64,11 @@ class Setup:
         default=None, metadata={"help": "Model with a dynamic vocabulary. None: phrases are not encoded."}
     )
     factory: str | None = field(
-        default=None, metadata={"help": "FAISS's index, as IVF4096,PQ64; recipes/scale.md. None: none."}
+        default=None, metadata={"help": "FAISS's index, as Pad640,IVF4096,PQ160np; recipes/scale.md. None: none."}
+    )
+    num_probes: int | None = field(default=None, metadata={"help": "Lists that a step looks through. None: a 32nd."})
+    num_fitted: int = field(
+        default=3200, metadata={"help": "States of the model that the index is fitted to. 0: none."}
     )
     phrases_per_shard: int = field(default=16_384, metadata={"help": "Phrases in a shard."})
     workers: int | None = field(
@@ -119,7 +123,9 @@ def main(setup: Setup) -> dict[str, Any]:
         collection = builder.encode_passages(partial(load_encoder, *setup.encoder), setup.encoder)
         results["passages"] = len(collection)
     if setup.model is not None:
-        given = {"factory": setup.factory, "phrases_per_shard": setup.phrases_per_shard}
+        given: Any = {
+            name: getattr(setup, name) for name in ("factory", "num_probes", "num_fitted", "phrases_per_shard")
+        }
         results["fingerprint"] = builder.encode_phrases(partial(load_model, setup.model), **given)
     rows = [
         [one.name, f"{one.items:,}", f"{one.seconds:.1f}", f"{one.items / one.seconds:,.0f}", f"{one.cpu_seconds:.1f}"]

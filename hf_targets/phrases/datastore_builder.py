@@ -12,12 +12,16 @@ import pyarrow as pa
 import torch
 import xxhash
 from datasets import Dataset
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.backbones.output_reading import output_inputs
+from hf_targets.backbones.positions import position_limit
 from hf_targets.data.atomic_write import written_together
 from hf_targets.data.shard_files import ShardFiles
 from hf_targets.data.shards import run_shards
 from hf_targets.data.tokenization import tokenizer_fingerprint
+from hf_targets.maths.dynamic_losses import with_ones
 from hf_targets.phrases import datastore as store
 from hf_targets.phrases.datastore_shards import (
     CountRuns,
@@ -29,6 +33,7 @@ from hf_targets.phrases.datastore_shards import (
     MinePhrases,
     Timed,
     matrix_of,
+    tokenized,
 )
 from hf_targets.phrases.mining import MINERS
 from hf_targets.phrases.mining.forward_maximum_matching import ForwardMaximumMatching
@@ -174,13 +179,22 @@ class PhraseDatastoreBuilder:
         return collection
 
     def encode_phrases(
-        self, make_model: Callable[[], Any], *, factory: str | None = None, phrases_per_shard: int = 16_384
+        self,
+        make_model: Callable[[], Any],
+        *,
+        factory: str | None = None,
+        num_probes: int | None = None,
+        num_fitted: int = 0,
+        phrases_per_shard: int = 16_384,
     ) -> dict[str, str]:
         """Embed the phrases that `mine` wrote, index them, and return the fingerprint of encoder and phrases.
 
         Args:
             make_model: Returns a `DynamicVocabForCausalLM` in evaluation mode, in each worker; can be pickled.
             factory: FAISS's description of an IVF index, as for `DiskIndexBuilder.train`; None: no index.
+            num_probes: Lists of the index that a step looks through; None: a 32nd of them.
+            num_fitted: About how many states of the model at passages the index is fitted to, as far more of the best
+                phrases are then found; 0: it is not.
         Raises:
             ValueError: If the model has another tokenizer, or the index has too few phrases to learn from.
         """
@@ -194,8 +208,9 @@ class PhraseDatastoreBuilder:
         if factory is not None:
             step = -(-len(vocabulary) // _SAMPLE)
             sample = [torch.tensor(matrix_of(files, shard, "outputs")[::step]) for shard in sizes]
-            how = {"factory": factory, "fingerprint": fingerprint}
-            index = DiskIndexBuilder.train(folder / store.INDEX, torch.cat(sample), **how)
+            queries = self._states(model, num_fitted, torch.cat(sample)) if num_fitted else None
+            how = {"num_probes": num_probes, "fingerprint": fingerprint, "queries": queries}
+            index = DiskIndexBuilder.train(folder / store.INDEX, torch.cat(sample), factory, **how)
             if not (index.folder / WHOLE_INDEX).exists():
                 left = {shard: sizes[shard] for shard in sizes.keys() - index.filled}
                 fill = FillIndex(index.folder, files)
@@ -208,6 +223,21 @@ class PhraseDatastoreBuilder:
                 _write_rows(unfinished / name, parts, len(vocabulary))
             (unfinished / store.TOLD).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         return fingerprint
+
+    @torch.no_grad()
+    def _states(self, model: Any, num_states: int, outputs: Tensor) -> Tensor:
+        """Return what steps search for late in passages from all shards: states, with a 1 where phrases have a bias."""
+        each, limit, found = -(-num_states // len(self.sizes)), position_limit(model.backbone), []
+        for shard in self.sizes:
+            left = each
+            for text in tokenized(self._passages, shard, self.tokenizer):
+                with output_inputs(model.backbone, with_logits=False) as read:
+                    model.backbone(torch.tensor([text.ids[:limit]], device=model.device))
+                found.append(read[0][0, -left:].float().cpu())
+                left -= len(found[-1])
+                if left <= 0:
+                    break
+        return with_ones(torch.cat(found), outputs)
 
     def _frequent_runs(self, told: Mapping[str, Any], min_count: int, max_tokens: int) -> list[tuple[int, ...]]:
         """Return the phrases of a table of forward maximum matching, counted in shards."""

@@ -44,7 +44,7 @@ def build(folder, model, miners=("words", "fmm"), make_encoder=LetterEncoder, ma
     made.cut()
     vocabulary = made.mine(miners, **MINED)
     collection = made.encode_passages(make_encoder, "letters")
-    made.encode_phrases(partial(make_model, model), factory="IVF2,Flat", phrases_per_shard=100)
+    made.encode_phrases(partial(make_model, model), factory="IVF2,Flat", num_fitted=50, phrases_per_shard=100)
     found = {name: np.load(folder / "phrases" / f"{name}.npy") for name in ("counts", "inputs")}
     found |= dict(zip(("tokens", "offsets"), vocabulary.arrays()[:2], strict=True))
     found["index"] = np.fromfile(folder / "phrases" / "index" / "vectors.f16", np.float16)

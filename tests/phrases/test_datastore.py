@@ -69,6 +69,20 @@ def test_a_datastore_gives_a_model_the_embeddings_that_it_would_make(built, mode
         store.table(made)
 
 
+def test_an_index_is_fitted_to_states_late_in_passages_of_every_shard(built, model):
+    made, store = (
+        load_model(model),
+        PhraseDatastore.from_folder(built[0] / "phrases", AutoTokenizer.from_pretrained(model)),
+    )
+    build = builder(built[0], model)
+    found = build._states(made, 7, store.outputs)  # three of each of three shards
+    for shard, rows in enumerate(found.split(3)):
+        text = build._passages.read(shard)["text"][0].as_py()
+        ids = torch.tensor([build.tokenizer(text)["input_ids"][:64]])
+        torch.testing.assert_close(rows[:, :16], made.base_model(ids)[0][0, -3:])
+    assert len(found) == 9 and found.shape[1] == store.outputs.shape[1] == store.index.fit.root.shape[0]
+
+
 def test_a_run_that_fills_the_disk_goes_on_with_the_shards_that_are_missing(built, model, tmp_path, monkeypatch):
     def fails(write, _, shard, parts):
         if shard == 1:
