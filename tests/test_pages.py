@@ -1,15 +1,20 @@
 """What README and the pages of results say: their examples run, their figures agree, their links lead somewhere."""
 
 import re
+from copy import deepcopy
 
 import pytest
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 import hf_targets
+from tests.small_tokenizers import BPE
 from tests.test_house import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "recipes").glob("*.md")}
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
+BEGIN, *EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
+SMOLLM2 = ROOT / "models" / "smollm2-135m"
+CHAT = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 _FIGURE = re.compile(r"(\d[\d,]*\.?\d*) ± (\d+\.?\d*)")
 
 
@@ -18,12 +23,39 @@ def figures(text: str) -> list[tuple[float, float]]:
     return [(float(mean.replace(",", "")), float(error)) for mean, error in _FIGURE.findall(text)]
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_of_the_readme_runs_as_it_stands(number, hub, tmp_path):
+def run_example(hub, number, folder):
+    """Run an example of README after its first lines, which load a model, and return what it prints."""
     strict = "import warnings; warnings.filterwarnings('error', category=DeprecationWarning, module='__main__')\n"
-    done = hub.run(strict + EXAMPLES[number], folder=tmp_path)
+    done = hub.run(strict + BEGIN + EXAMPLES[number], folder=folder)
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def like_smollm2(tmp_path_factory):
+    """Return a folder in which a tiny model and tokenizer have the place of the one that `make models` fetches."""
+    tokenizer = deepcopy(BPE)
+    tokenizer.chat_template = CHAT
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<reponame>"]})
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ids = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    config = LlamaConfig(**sizes, **ids)
+    folder = tmp_path_factory.mktemp("clone")
+    for part in (AutoModelForCausalLM.from_config(config), tokenizer):
+        part.save_pretrained(folder / "models" / SMOLLM2.name)
+    return folder
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_of_the_readme_runs_as_it_stands(number, hub, like_smollm2):
+    assert run_example(hub, number, like_smollm2)
+
+
+@pytest.mark.real(SMOLLM2.name)
+def test_the_drafts_of_the_readme_save_passes_of_the_trained_model(hub, tmp_path):
+    (tmp_path / "models").symlink_to(SMOLLM2.parent)
+    passes = re.search(r"(\d+) passes", run_example(hub, 0, tmp_path))
+    assert passes and int(passes[1]) < 8  # for 14 tokens
 
 
 def test_the_plug_in_of_the_page_is_a_head(hub, tmp_path):
@@ -38,7 +70,7 @@ def test_the_plug_in_of_the_page_is_a_head(hub, tmp_path):
 
 
 def test_each_target_has_an_example():
-    classes = ("MultiTokenForCausalLM", "DynamicVocabForCausalLM", "MdlmForMaskedDiffusion")
+    classes = ("MultiTokenForCausalLM", "DynamicVocabForCausalLM", "MdlmForMaskedDiffusion", "embedding_geometry")
     assert all(any(name in example for example in EXAMPLES) for name in classes)
 
 
@@ -53,7 +85,7 @@ def test_figures_of_the_readme_are_those_of_the_pages():
 @pytest.mark.parametrize("name", ["README.md", *(f"recipes/{page}" for page in PAGES)])
 def test_links_lead_to_files_and_headings_that_exist(name):
     path = ROOT / name
-    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\((?!https://)([^)]+)\)", path.read_text(encoding="utf-8")):
         file, _, anchor = target.partition("#")
         linked = path.parent / file if file else path
         assert linked.exists(), target
