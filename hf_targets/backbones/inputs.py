@@ -99,7 +99,10 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
     size = max(tokenizer.vocab_size, *(id_ + 1 for id_ in tokenizer.added_tokens_decoder if id_ not in special), 0)
     if size > rows or (ends and special.isdisjoint(ends)):
         told = f"{size} ids for {rows} embeddings" if size > rows else f"no special token {ends}, the model's end"
-        raise ValueError(f"text must be read by the model's own tokenizer, got one that has {told}; load both alike")
+        raise ValueError(
+            f"text must be read by the model's own tokenizer, got one that has {told}; load both alike"
+            + ("" if size > rows else ", or tell a new model its generation_config.eos_token_id")
+        )
 
 
 def check_text(
