@@ -24,6 +24,7 @@ from hf_targets import (
     add_lora,
     word_level_tokenizer,
 )
+from lab.bag_of_words import BagOfWordsSettings, CausalBagOfWordsTrainer
 from lab.card import quoted, sample_text, write_card
 from lab.results import measure, write_results
 from lab.runs import run_alone
@@ -41,6 +42,7 @@ class Setup(BlockSettings):
         default="difference",
         metadata={"help": '"difference": word differences, "embedding": simple N-gram. None: a plain model.'},
     )
+    head: str = field(default="mlp", metadata={"help": "Kind of the heads, such as conditional or mtp."})
     ngram_size: int = field(default=4, metadata={"help": "N: the heads predict N - 1 words after the next one."})
     loss_weight: float = field(default=0.1, metadata={"help": "Alpha, the weight of the heads' loss."})
     residual_heads: bool | None = field(
@@ -49,6 +51,9 @@ class Setup(BlockSettings):
             "help": "Heads that begin as the model's next token, instead of the paper's. None: on a trained base."
         },
     )
+    bag_of_words: dict[str, Any] | None = field(
+        default=None, metadata={"help": "Fields of BagOfWordsSettings: a plain model learns bags of words too."}
+    )
     words: bool = field(default=False, metadata={"help": "All words of the training text as tokens, not pieces."})
     patience: int | None = field(
         default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
@@ -56,6 +61,10 @@ class Setup(BlockSettings):
     lora_rank: int | None = field(default=None, metadata={"help": "LoRA of this rank on the backbone. None: no LoRA."})
     lora_alpha: int = field(default=8, metadata={"help": "The scale of LoRA is this over the rank."})
     prompt: str | None = field(default="The ", metadata={"help": "What a sample begins with. None: no sample."})
+
+    def __post_init__(self) -> None:
+        if self.bag_of_words is not None and self.target is not None:
+            raise ValueError("bag_of_words is for a model without heads; set target to null")
 
 
 SETTINGS = (Setup, MultiTokenTrainingArguments)
@@ -77,7 +86,7 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
         model = AutoModelForCausalLM.from_config(config)
     if setup.target is not None:
-        sizes: dict[str, Any] = {"ngram_size": setup.ngram_size, "loss_weight": setup.loss_weight}
+        sizes: dict[str, Any] = {name: getattr(setup, name) for name in ("head", "ngram_size", "loss_weight")}
         if setup.residual_heads is not None:
             sizes["residual_heads"] = setup.residual_heads
         model = MultiTokenForCausalLM.from_base(model, target=setup.target, **sizes)
@@ -86,7 +95,11 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     if setup.lora_rank is not None:
         model = add_lora(model, setup.lora_rank, alpha=setup.lora_alpha)
 
-    trainer = MultiTokenTrainer(model, args, train_dataset=corpus["train"], eval_dataset=corpus["validation"])
+    data: dict[str, Any] = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
+    if setup.bag_of_words is not None:
+        trainer = CausalBagOfWordsTrainer(model, args, bag=BagOfWordsSettings(**setup.bag_of_words), **data)
+    else:
+        trainer = MultiTokenTrainer(model, args, **data)
     if setup.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(setup.patience))
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hf_targets import MultiTokenSeq2SeqTrainer, MultiTokenSeq2SeqTrainingArguments
+from hf_targets import MultiTokenSeq2SeqTrainer, MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets.backbones.alignment import next_targets
 from hf_targets.maths.losses import bag_of_words_losses, target_count
 
 
@@ -19,12 +20,13 @@ class BagOfWordsSettings:
     absent_words: bool = field(default=False, metadata={"help": "Whether words that are not in the target count too."})
 
 
-class BagOfWordsTrainer(MultiTokenSeq2SeqTrainer):
-    """Trainer of a plain encoder-decoder model with the loss l_1 + lambda_i l_2, both divided by the targets' tokens.
+class CausalBagOfWordsTrainer(MultiTokenTrainer):
+    """Trainer of a plain causal model with the loss l_1 + lambda_i l_2, both divided by the number of targets.
 
     l_1 is the cross-entropy, l_2 that of the bags of words (`bag_of_words_losses`), and lambda_i rises with the epoch.
     The model is an ordinary model of Transformers, and is evaluated and saved as one.
 
+    Departs: the paper's bags are those of translations; here a bag holds the tokens of a row of text.
     Source: Ma et al. 2018, "Bag-of-Words as Target for Neural Machine Translation", on the Transformer as the earlier
         version of Heo et al. has it (its table 3).
     """
@@ -32,7 +34,7 @@ class BagOfWordsTrainer(MultiTokenSeq2SeqTrainer):
     def __init__(
         self,
         model: nn.Module,
-        args: MultiTokenSeq2SeqTrainingArguments,
+        args: MultiTokenTrainingArguments,
         *,
         bag: BagOfWordsSettings | None = None,
         **kwargs: Any,
@@ -55,7 +57,12 @@ class BagOfWordsTrainer(MultiTokenSeq2SeqTrainer):
         if model.training:
             risen = self.bag.first_weight + self.bag.rise * int(self.state.epoch or 0.0)
             weight = min(self.bag.most_weight, risen)
-            bags = bag_of_words_losses(outputs.logits, labels, absent_words=self.bag.absent_words).sum()
+            targets = next_targets(labels, inputs.get("attention_mask")) if self.shifts_labels else labels
+            bags = bag_of_words_losses(outputs.logits, targets, absent_words=self.bag.absent_words).sum()
             count = target_count(labels, num_items_in_batch)
             loss = loss + weight * bags / count * self._loss_scale(num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
+
+
+class BagOfWordsTrainer(CausalBagOfWordsTrainer, MultiTokenSeq2SeqTrainer):
+    """The same for a plain encoder-decoder model: a bag holds the words of a translation."""
