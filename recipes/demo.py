@@ -13,30 +13,26 @@ It prints the answers, and writes a page of them into `output_dir`. Nothing is t
 
 import lab.start  # noqa: F401
 
-import re
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_targets import DocumentCollection, DynamicVocabForCausalLM, PhraseVocabulary, WordNgrams, documents_of
-from hf_targets.data.documentation import documentation_documents
-from hf_targets.data.prompts import encode_prompt
+from hf_targets import DocumentCollection, DynamicVocabForCausalLM, PhraseVocabulary, WordNgrams
 from hf_targets.extras import require
 from hf_targets.phrases.cited_answers import first_line
 from hf_targets.phrases.decoding.token_scores import ScoredByTokens
 from hf_targets.phrases.highlighting import GeneratedText
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan
 from lab.answer_page import PageAnswer, answer_in_terminal, answer_page
+from lab.passages import encode_question, passages_of, read_texts
 from lab.settings import parse_settings
 from lab.speed import row_passes
 
-ASKED = "Question: {}\nAnswer in one or two sentences, with the words of the text."
 MINER = WordNgrams(max_tokens=8, trimmed=True)
 COLUMNS = ["answered", "passes", "seconds", "text"]
 
@@ -65,28 +61,6 @@ class Setup:
     output_dir: str = field(default="runs/demo", metadata={"help": "Folder of the collection and of the page."})
 
 
-def is_prose(paragraph: str) -> bool:
-    """Return whether a paragraph is mostly letters: no table, grammar or program."""
-    return sum(letter.isalpha() or letter == " " for letter in paragraph) > 0.85 * len(paragraph) > 20
-
-
-def find_passages(setup: Setup) -> dict[str, str]:
-    """Return the passages of the documents by name, of their prose alone; a long paragraph is cut between words."""
-    if setup.documents is None:
-        texts = {name.split("/")[-1]: text for name, text in documentation_documents(topics_only=True)}
-    else:
-        found = (file for file in sorted(Path(setup.documents).rglob("*")) if file.suffix in (".txt", ".md", ".rst"))
-        texts = {str(file.relative_to(setup.documents)): file.read_text(encoding="utf-8-sig") for file in found}
-    passages = {}
-    for name, text in texts.items():
-        paragraphs = (piece for one in re.split(r"\n\s*\n", text) for piece in wrap(" ".join(one.split()), 2000))
-        numbered = documents_of((f"{one}\n" for one in paragraphs if is_prose(one)), setup.passage_words)
-        passages |= {f"{name}, part {int(number) + 1}": part.strip() for number, part in numbered.items()}
-    if not passages:
-        raise SystemExit(f"{setup.documents} must hold .txt, .md or .rst files with prose; give another folder")
-    return passages
-
-
 def open_collection(setup: Setup, passages: dict[str, str]) -> DocumentCollection:
     """Return a collection of the passages; those that it had from an earlier run are not encoded again."""
     folder = Path(setup.output_dir, "collection")
@@ -113,7 +87,9 @@ def main(setup: Setup) -> None:
     for path in (setup.model, setup.encoder):
         if path.startswith("models/") and not Path(path).is_dir():
             raise SystemExit(f"{path} is not there; fetch it with `make models`")
-    passages = find_passages(setup)
+    passages = passages_of(read_texts(setup.documents), setup.passage_words)
+    if not passages:
+        raise SystemExit(f"{setup.documents} must hold .txt, .md or .rst files with prose; give another folder")
     tokenizer, collection = AutoTokenizer.from_pretrained(setup.model), open_collection(setup, passages)
     model: Any = AutoModelForCausalLM.from_pretrained(setup.model, dtype=torch.float32).eval()
     with_phrases, pages = DynamicVocabForCausalLM.from_base(model, phrase_encoder_kind="mean"), []
@@ -122,8 +98,7 @@ def main(setup: Setup) -> None:
         [nearest] = collection.retrieve([question], setup.num_passages)
         documents = {str(n): {"title": name, "text": passages[name]} for n, (name, _) in enumerate(nearest, start=1)}
         found = {number: document["text"] for number, document in documents.items()}
-        message = "".join(f"[{number}] {text}\n\n" for number, text in found.items()) + ASKED.format(question)
-        inputs = encode_prompt(tokenizer, [{"role": "user", "content": message}])
+        inputs = encode_question(tokenizer, question, found)
         write(model, inputs, none, max_new_tokens=2, prompt_lookup_num_tokens=2)  # what happens once is not timed
         phrases = PhraseVocabulary.from_documents(found, tokenizer, MINER, vocab_size=none.vocab_size)
         phrases.embeddings_folder = collection.phrase_folder

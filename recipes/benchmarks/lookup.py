@@ -16,12 +16,12 @@ import lab.start  # noqa: F401
 from dataclasses import dataclass, field
 
 import torch
-from demo import ASKED, find_passages
 from demo import Setup as DemoSetup
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import DocumentRetriever, draft
 from hf_targets.data.prompts import takes_turns
+from lab.passages import ASKED, passages_of, read_texts
 from lab.settings import parse_settings
 from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
@@ -41,7 +41,7 @@ def main(setup: Setup) -> None:
     model = AutoModelForCausalLM.from_pretrained(setup.model, dtype=setup.dtype).eval()
     tokenizer = AutoTokenizer.from_pretrained(setup.model, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    passages = find_passages(setup)
+    passages = passages_of(read_texts(setup.documents), setup.passage_words)
     nearest = DocumentRetriever.lexical(passages).retrieve(setup.questions, setup.num_passages)
     shown = ["".join(f"[{n}] {passages[name]}\n\n" for n, (name, _) in enumerate(of, 1)) for of in nearest]
     asked = [text + ASKED.format(question) for text, question in zip(shown, setup.questions, strict=True)]

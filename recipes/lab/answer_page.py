@@ -41,13 +41,24 @@ def answer_page(answers: Sequence[PageAnswer], title: str = "Answers with citati
     leads into one; it then shows its phrase outlined, with those that overlap it. The page needs no script and no other
     file, follows the reader's light or dark setting, and shows all texts escaped.
     """
-    sections = [_section(number, answer, len(answers)) for number, answer in enumerate(answers, start=1)]
+    sections = []
+    for number, answer in enumerate(answers, start=1):
+        last = number == len(answers)
+        link, told = ("questions", "All questions") if last else (f"answer-{number + 1}", "Next question")
+        sections.append(answer_section(answer, number, below=f'<p class="note"><a href="#{link}">{told}</a></p>'))
     listed = (f'<li><a href="#answer-{n}">{shown(one.question)}</a></li>' for n, one in enumerate(answers, start=1))
     questions = "\n".join(['<nav aria-label="Questions" id="questions">\n<ol>', *listed, "</ol>\n</nav>"])
     return page(title, "\n".join([_INTRODUCTION, questions, *sections]))
 
 
-def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
+def answer_section(answer: PageAnswer, number: int = 1, *, opened: bool = False, below: str = "") -> str:
+    """Return HTML of an answer whose phrases are links into its documents, which follow it.
+
+    Args:
+        number: Of the answer, which tells its links from those of others on the page.
+        opened: Whether all documents are open from the beginning.
+        below: HTML after the documents.
+    """
     places = {span: source for span in answer.spans if (source := _place(span, answer.documents)) is not None}
     marks = {
         name: _merged(source for source in places.values() if source.document == name) for name in answer.documents
@@ -87,10 +98,8 @@ def _section(number: int, answer: PageAnswer, num_answers: int) -> str:
         text = f'<p class="text">{"".join(shown_text)}{shown(document["text"][end:])}</p>'
         back = f'<p class="note"><a href="#answer-{number}">Back to the answer</a></p>'
         heading = f"<summary>[{shown(name)}] {shown(document['title'])}</summary>"
-        lines.append("\n".join([f"<details>\n{heading}", text, f"{back}\n</details>"]))
-    following = ("questions", "All questions") if number == num_answers else (f"answer-{number + 1}", "Next question")
-    lines.append(f'<p class="note"><a href="#{following[0]}">{following[1]}</a></p>')
-    return "\n".join([*lines, "</section>"])
+        lines.append("\n".join([f"<details{' open' * opened}>\n{heading}", text, f"{back}\n</details>"]))
+    return "\n".join([*lines, below, "</section>"])
 
 
 def _place(span: PhraseSpan, documents: Mapping[str, Mapping[str, str]]) -> PhraseSource | None:

@@ -2,9 +2,9 @@ import re
 
 import pytest
 import torch
-from demo import Setup, find_passages
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
+from lab.passages import passages_of, read_texts
 from tests.recipes.running import run_recipe
 from tests.small_tokenizers import BPE, WORDS
 
@@ -51,7 +51,7 @@ def test_the_demo_answers_in_three_ways_and_leads_from_each_phrase_to_its_docume
 
 def test_a_paragraph_without_an_end_becomes_passages_that_a_model_can_read(tmp_path):
     (tmp_path / "one.txt").write_text(f"{TEXT} " * 300)
-    passages = find_passages(Setup(questions=[], documents=str(tmp_path)))
+    passages = passages_of(read_texts(str(tmp_path)), 50)
     assert len(passages) > 4 and max(map(len, passages.values())) <= 2000
     assert " ".join(passages.values()) == " ".join([TEXT] * 300)
 

@@ -1,0 +1,110 @@
+"""A canvas that a small masked diffusion model fills in, state by state, with its sentence curve as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from train_mdlm_curve import SETTINGS
+from train_mdlm_curve import main as train
+from transformers import AutoTokenizer
+
+from hf_targets import MdlmForMaskedDiffusion
+from hf_targets.figures.page_style import shown
+from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
+from hf_targets.maths.bsplines import basis_matrix
+from lab.settings import parse_mapping
+
+GAP, MASK, NEW, KEPT = "_", "masked", "new", "text"
+_WIDTH, _HEIGHT, _EDGE, _BETWEEN = 640, 400, 40, 8
+
+
+class State(NamedTuple):
+    """The tokens of a canvas, each with MASK, NEW (since the state before) or KEPT, and a picture of its curve."""
+
+    tokens: Sequence[tuple[str, str]]
+    picture: str
+
+
+class Canvas:
+    """A model that is trained on a few texts, which takes a minute, unless its folder has one.
+
+    Args:
+        texts: A sentence or paragraph each.
+        settings: Of recipes/train_mdlm_curve.py, with a curve.
+    """
+
+    def __init__(self, folder: Path, texts: Sequence[str], settings: dict[str, Any]) -> None:
+        if not Path(folder, "model.safetensors").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / "texts.txt"
+            file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+            train(*parse_mapping({**settings, "dataset": str(file), "output_dir": str(folder)}, *SETTINGS))
+        self.num_texts = len(texts)
+        self.model = MdlmForMaskedDiffusion.from_pretrained(folder).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a canvas."""
+        return self.model.config.max_position_embeddings
+
+    def canvas_of(self, text: str) -> Tensor:
+        """Return a canvas, (1, length): the begin token, the text with a mask for each GAP, then masks.
+
+        Raises:
+            ValueError: If the text is too long.
+        """
+        ids = [self.tokenizer.bos_token_id]
+        for number, part in enumerate(text.rstrip().split(GAP)):
+            ids += [self.model.config.mask_token_id] * bool(number)
+            ids += self.tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if len(ids) > self.length:
+            raise ValueError(f"the canvas has room for {self.length - 1} tokens, got {len(ids) - 1}; shorten the text")
+        return torch.tensor([[*ids, *[self.model.config.mask_token_id] * (self.length - len(ids))]])
+
+    @torch.no_grad()
+    def fill(self, text: str, *, num_steps: int, seed: int) -> list[State]:
+        """Return all states of a canvas, from the one with the most masks to that with none."""
+        canvas, trace = self.canvas_of(text), CanvasTrace()
+        generator = torch.Generator().manual_seed(seed)
+        if (canvas == self.model.config.mask_token_id).any():
+            self.model.generate(canvas, num_steps=num_steps, generator=generator, streamer=trace)
+        canvases = torch.cat([canvas, *trace.canvases])
+        points: Any = self.model(canvases).control_points
+        between = (self.length - 1) * _BETWEEN + 1
+        curve: Any = self.model.config.curve
+        basis = basis_matrix(between, points.shape[1], curve.degree_for(self.length), curve.margin).float()
+        curves = basis.T @ points
+        middle = curves.flatten(0, 1).mean(dim=0)
+        axes = torch.linalg.svd(curves.flatten(0, 1) - middle, full_matrices=False).Vh[:2].T
+        flat = (curves - middle) @ axes, (points - middle) @ axes
+        least, most = flat[0].flatten(0, 1).amin(dim=0), flat[0].flatten(0, 1).amax(dim=0)
+        size = torch.tensor([_WIDTH, _HEIGHT]) - 2 * _EDGE
+        drawn = [(one - least) / (most - least).clamp(min=1e-6) * size + _EDGE for one in flat]
+        states, before = [], canvas[0]
+        for row, line, control in zip(canvases, *drawn, strict=True):
+            tokens = self._tokens(row, before)
+            states.append(State(tokens, _picture(line.tolist(), control.tolist(), tokens)))
+            before = row
+        return states
+
+    def _tokens(self, row: Tensor, before: Tensor) -> list[tuple[str, str]]:
+        """Return the text of each token and what it is; special tokens have no text."""
+        mask, special = self.model.config.mask_token_id, self.tokenizer.all_special_ids
+        kinds = [MASK if now == mask else KEPT if now == then else NEW for now, then in zip(row, before, strict=True)]
+        texts = ["" if token in special else self.tokenizer.decode([token]) for token in row.tolist()]
+        texts = [f" {GAP}" if kind == MASK else text for text, kind in zip(texts, kinds, strict=True)]
+        return list(zip(texts, kinds, strict=True))
+
+
+def _picture(line: list[list[float]], control: list[list[float]], tokens: Sequence[tuple[str, str]]) -> str:
+    """Return an SVG of a curve with its control points, and its tokens where they lie on it."""
+    path, polygon = (" ".join(f"{x:.0f},{y:.0f}" for x, y in points) for points in (line, control))
+    parts = [f'<polyline class="control" points="{polygon}"/><polyline class="curve" points="{path}"/>']
+    for (x, y), (text, kind) in zip(line[::_BETWEEN], tokens, strict=True):
+        parts.append(f'<circle class="{kind}" cx="{x:.0f}" cy="{y:.0f}" r="4"/>')
+        parts += [f'<text class="{kind}" x="{x + 7:.0f}" y="{y - 6:.0f}">{shown(text.strip())}</text>'] * bool(text)
+    told = "The curve of the canvas, seen along its two main axes"
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{told}">{"".join(parts)}</svg>'
