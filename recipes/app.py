@@ -23,7 +23,7 @@ from typing import Any
 
 from lab.app_page import make_page
 from lab.live_answers import AnsweringModel
-from lab.live_canvas import Canvas
+from lab.live_canvas import load_canvas
 from lab.passages import prose_of, read_texts
 from lab.settings import RECIPES, parse_settings
 from lab.space import push_space, write_space
@@ -63,7 +63,7 @@ def load_page(setup: Setup) -> Any:
         raise SystemExit(f"Python's reference has no topics {sorted(unknown)}; it has {', '.join(reference)}")
     texts = {topic: reference[topic] for topic in setup.topics}
     model = AnsweringModel(setup.model, setup.num_passages, setup.passage_words, setup.new_tokens)
-    canvas = Canvas(Path(setup.output_dir, "canvas"), short_sentences(reference.values()), setup.canvas)
+    canvas = load_canvas(Path(setup.output_dir, "canvas"), short_sentences(texts.values()), setup.canvas)
     documents = "\n\n".join("\n\n".join([f"# {name}", *prose_of(text)]) for name, text in texts.items())
     return make_page(TITLE, model, canvas, documents, setup.questions)
 

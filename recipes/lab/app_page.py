@@ -55,7 +55,7 @@ def make_page(title: str, model: AnsweringModel, canvas: Canvas, documents: str,
         states = canvas.fill(text, num_steps=int(num_steps), seed=int(seed))
         for number, state in enumerate(states):
             time.sleep(SECONDS_A_STATE * bool(number))
-            yield list(state.tokens), state.picture, f"State {number} of {len(states) - 1}"
+            yield [one for one in state.tokens if one[0]], state.picture, f"State {number} of {len(states) - 1}"
 
     def inputs(name: str) -> list[Any]:
         question = gr.Textbox(questions[0], label="Question", submit_btn=False)

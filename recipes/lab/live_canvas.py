@@ -1,6 +1,7 @@
 """A canvas that a small masked diffusion model fills in, state by state, with its sentence curve as a picture."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,29 +22,40 @@ _WIDTH, _HEIGHT, _EDGE, _BETWEEN = 640, 400, 40, 8
 
 
 class State(NamedTuple):
-    """The tokens of a canvas, each with MASK, NEW (since the state before) or KEPT, and a picture of its curve."""
+    """The tokens of a canvas, each with MASK, NEW (since the state before) or KEPT, and a picture of its curve.
+
+    Special tokens have no text.
+    """
 
     tokens: Sequence[tuple[str, str]]
     picture: str
 
 
-class Canvas:
-    """A model that is trained on a few texts, which takes a minute, unless its folder has one.
+def load_canvas(folder: Path, texts: Sequence[str], settings: dict[str, Any]) -> "Canvas":
+    """Return the canvas of the model in a folder; if there is none, it is trained on `texts` first.
 
     Args:
-        texts: A sentence or paragraph each.
         settings: Of recipes/train_mdlm_curve.py, with a curve.
     """
+    file = folder / "texts.txt"
+    if not Path(folder, "model.safetensors").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        print(f"training the model of the canvas on {len(texts)} sentences, once; it is kept in {folder}", flush=True)
+        train(*parse_mapping({**settings, "dataset": str(file), "output_dir": str(folder)}, *SETTINGS))
+    num_texts = len(file.read_text(encoding="utf-8").splitlines())
+    return Canvas(
+        MdlmForMaskedDiffusion.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder), num_texts
+    )
 
-    def __init__(self, folder: Path, texts: Sequence[str], settings: dict[str, Any]) -> None:
-        if not Path(folder, "model.safetensors").is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            file = folder / "texts.txt"
-            file.write_text("\n".join(texts) + "\n", encoding="utf-8")
-            train(*parse_mapping({**settings, "dataset": str(file), "output_dir": str(folder)}, *SETTINGS))
-        self.num_texts = len(texts)
-        self.model = MdlmForMaskedDiffusion.from_pretrained(folder).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+
+@dataclass
+class Canvas:
+    """A masked diffusion model with one curve, its tokenizer, and the number of texts that it was trained on."""
+
+    model: MdlmForMaskedDiffusion
+    tokenizer: Any
+    num_texts: int
 
     @property
     def length(self) -> int:
@@ -57,8 +69,9 @@ class Canvas:
             ValueError: If the text is too long.
         """
         ids = [self.tokenizer.bos_token_id]
-        for number, part in enumerate(text.rstrip().split(GAP)):
+        for number, part in enumerate(text.split(GAP)):
             ids += [self.model.config.mask_token_id] * bool(number)
+            part = part.rstrip()  # a token has the space before it
             ids += self.tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         if len(ids) > self.length:
             raise ValueError(f"the canvas has room for {self.length - 1} tokens, got {len(ids) - 1}; shorten the text")
@@ -72,31 +85,34 @@ class Canvas:
         if (canvas == self.model.config.mask_token_id).any():
             self.model.generate(canvas, num_steps=num_steps, generator=generator, streamer=trace)
         canvases = torch.cat([canvas, *trace.canvases])
-        points: Any = self.model(canvases).control_points
-        between = (self.length - 1) * _BETWEEN + 1
-        curve: Any = self.model.config.curve
-        basis = basis_matrix(between, points.shape[1], curve.degree_for(self.length), curve.margin).float()
-        curves = basis.T @ points
-        middle = curves.flatten(0, 1).mean(dim=0)
-        axes = torch.linalg.svd(curves.flatten(0, 1) - middle, full_matrices=False).Vh[:2].T
-        flat = (curves - middle) @ axes, (points - middle) @ axes
-        least, most = flat[0].flatten(0, 1).amin(dim=0), flat[0].flatten(0, 1).amax(dim=0)
-        size = torch.tensor([_WIDTH, _HEIGHT]) - 2 * _EDGE
-        drawn = [(one - least) / (most - least).clamp(min=1e-6) * size + _EDGE for one in flat]
         states, before = [], canvas[0]
-        for row, line, control in zip(canvases, *drawn, strict=True):
+        for row, line, control in zip(canvases, *self._drawn(self.model(canvases).control_points), strict=True):
             tokens = self._tokens(row, before)
             states.append(State(tokens, _picture(line.tolist(), control.tolist(), tokens)))
             before = row
         return states
 
     def _tokens(self, row: Tensor, before: Tensor) -> list[tuple[str, str]]:
-        """Return the text of each token and what it is; special tokens have no text."""
         mask, special = self.model.config.mask_token_id, self.tokenizer.all_special_ids
         kinds = [MASK if now == mask else KEPT if now == then else NEW for now, then in zip(row, before, strict=True)]
-        texts = ["" if token in special else self.tokenizer.decode([token]) for token in row.tolist()]
-        texts = [f" {GAP}" if kind == MASK else text for text, kind in zip(texts, kinds, strict=True)]
+        known = {mask: f" {GAP}", **{token: "" for token in special if token != mask}}
+        texts = [known[token] if token in known else self.tokenizer.decode([token]) for token in row.tolist()]
         return list(zip(texts, kinds, strict=True))
+
+    def _drawn(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the curves of control points (states, N, dim) and these points, in the picture: (states, _, 2).
+
+        They are seen along the two main axes of all curves. A curve has _BETWEEN points from one token to the next.
+        """
+        curve, count = self.model.config.curve, (self.length - 1) * _BETWEEN + 1
+        basis = basis_matrix(count, points.shape[1], curve.degree_for(self.length), curve.margin)
+        curves = basis.T.to(points.dtype) @ points
+        middle = curves.flatten(0, 1).mean(dim=0)
+        axes = torch.linalg.svd(curves.flatten(0, 1) - middle, full_matrices=False).Vh[:2].T
+        flat = (curves - middle) @ axes
+        least, most = flat.flatten(0, 1).aminmax(dim=0)
+        scale = (torch.tensor([_WIDTH, _HEIGHT]) - 2 * _EDGE) / (most - least).clamp(min=1e-6)
+        return (flat - least) * scale + _EDGE, ((points - middle) @ axes - least) * scale + _EDGE
 
 
 def _picture(line: list[list[float]], control: list[list[float]], tokens: Sequence[tuple[str, str]]) -> str:
@@ -104,7 +120,8 @@ def _picture(line: list[list[float]], control: list[list[float]], tokens: Sequen
     path, polygon = (" ".join(f"{x:.0f},{y:.0f}" for x, y in points) for points in (line, control))
     parts = [f'<polyline class="control" points="{polygon}"/><polyline class="curve" points="{path}"/>']
     for (x, y), (text, kind) in zip(line[::_BETWEEN], tokens, strict=True):
-        parts.append(f'<circle class="{kind}" cx="{x:.0f}" cy="{y:.0f}" r="4"/>')
-        parts += [f'<text class="{kind}" x="{x + 7:.0f}" y="{y - 6:.0f}">{shown(text.strip())}</text>'] * bool(text)
+        parts.append(f'<circle class="{kind}" cx="{x:.0f}" cy="{y:.0f}" r="{4 if text else 2}"/>')
+        label = "" if kind == MASK else shown(text.strip())
+        parts += [f'<text class="{kind}" x="{x + 7:.0f}" y="{y - 6:.0f}">{label}</text>'] * bool(label)
     told = "The curve of the canvas, seen along its two main axes"
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{told}">{"".join(parts)}</svg>'
