@@ -14,7 +14,6 @@ It needs the extras demo and phrases. Nothing leaves the machine, but for what `
 
 import lab.start  # noqa: F401
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -39,6 +38,9 @@ class Setup:
     model: str = field(default="models/smollm2-135m", metadata={"help": "A causal model with a chat template."})
     questions: list[str] = field(default_factory=list, metadata={"help": "To choose from, one or more."})
     topics: list[str] = field(default_factory=list, metadata={"help": "Of Python's reference: the first documents."})
+    gaps: list[str] = field(
+        default_factory=list, metadata={"help": "Texts with _ for each missing token, one or more."}
+    )
     num_passages: int = field(default=2, metadata={"help": "Read before an answer, the nearest to its question."})
     passage_words: int = field(default=50, metadata={"help": "At which a passage ends, after a paragraph."})
     new_tokens: int = field(default=80, metadata={"help": "Of an answer, at most."})
@@ -49,9 +51,9 @@ class Setup:
 
 
 def short_sentences(texts: Iterable[str]) -> list[str]:
-    """Return the sentences of 4 to 14 words in the prose of texts, each once."""
+    """Return the sentences of 4 to 10 words in the prose of texts, each once."""
     cut = (one for text in texts for paragraph in prose_of(text) for one in re.split(r"(?<=[.]) ", paragraph))
-    return sorted({one for one in cut if 4 <= len(one.split()) <= 14 and one[0].isupper() and one.endswith(".")})
+    return sorted({one for one in cut if 4 <= len(one.split()) <= 10 and one[0].isupper() and one.endswith(".")})
 
 
 def load_page(setup: Setup) -> Any:
@@ -65,7 +67,13 @@ def load_page(setup: Setup) -> Any:
     model = AnsweringModel(setup.model, setup.num_passages, setup.passage_words, setup.new_tokens)
     canvas = load_canvas(Path(setup.output_dir, "canvas"), short_sentences(texts.values()), setup.canvas)
     documents = "\n\n".join("\n\n".join([f"# {name}", *prose_of(text)]) for name, text in texts.items())
-    return make_page(TITLE, model, canvas, documents, setup.questions)
+    return make_page(TITLE, model, canvas, documents, setup.questions, setup.gaps)
+
+
+def launch(page: Any, setup: Setup, **given: Any) -> Any:
+    """Serve the page; no font, script or count is asked of another machine."""
+    given |= {"server_port": setup.port, "css_paths": RECIPES / "lab" / "app.css", "ssr_mode": False}
+    return page.launch(**given)
 
 
 def main(setup: Setup) -> None:
@@ -73,8 +81,7 @@ def main(setup: Setup) -> None:
     if setup.space is None:
         if setup.space_repository is not None:
             raise SystemExit("--space_repository uploads a folder; name it with --space")
-        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-        load_page(setup).launch(server_port=setup.port, css_paths=RECIPES / "lab" / "app.css")
+        launch(load_page(setup), setup)
         return
     write_space(Path(setup.space), title=TITLE, text=(__doc__ or "").splitlines()[0])
     print(f"Space: {setup.space}")

@@ -56,7 +56,7 @@ def answer_section(answer: PageAnswer, number: int = 1, *, opened: bool = False,
 
     Args:
         number: Of the answer, which tells its links from those of others on the page.
-        opened: Whether all documents are open from the beginning.
+        opened: Whether all documents are open, beside the answer.
         below: HTML after the documents.
     """
     places = {span: source for span in answer.spans if (source := _place(span, answer.documents)) is not None}
@@ -96,7 +96,7 @@ def answer_section(answer: PageAnswer, number: int = 1, *, opened: bool = False,
             shown_text += [shown(document["text"][end:start]), marked]
             end = stop
         text = f'<p class="text">{"".join(shown_text)}{shown(document["text"][end:])}</p>'
-        back = f'<p class="note"><a href="#answer-{number}">Back to the answer</a></p>'
+        back = "" if opened else f'<p class="note"><a href="#answer-{number}">Back to the answer</a></p>'
         heading = f"<summary>[{shown(name)}] {shown(document['title'])}</summary>"
         lines.append("\n".join([f"<details{' open' * opened}>\n{heading}", text, f"{back}\n</details>"]))
     return "\n".join([*lines, below, "</section>"])

@@ -18,6 +18,7 @@ from hf_targets.maths.bsplines import basis_matrix
 from lab.settings import parse_mapping
 
 GAP, MASK, NEW, KEPT = "_", "masked", "new", "text"
+SAMPLER, TEMPERATURE = "confidence", 0.5  # what a model that has learnt little is surest of
 _WIDTH, _HEIGHT, _EDGE, _BETWEEN = 640, 400, 40, 8
 
 
@@ -40,10 +41,12 @@ def load_canvas(folder: Path, texts: Sequence[str], settings: dict[str, Any]) ->
     file = folder / "texts.txt"
     if not Path(folder, "model.safetensors").is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        file.write_text(
+            "\n".join([*texts, *texts]) + "\n", encoding="utf-8"
+        )  # pairs of letters merge that are there twice
         print(f"training the model of the canvas on {len(texts)} sentences, once; it is kept in {folder}", flush=True)
         train(*parse_mapping({**settings, "dataset": str(file), "output_dir": str(folder)}, *SETTINGS))
-    num_texts = len(file.read_text(encoding="utf-8").splitlines())
+    num_texts = len(set(file.read_text(encoding="utf-8").splitlines()))
     return Canvas(
         MdlmForMaskedDiffusion.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder), num_texts
     )
@@ -83,7 +86,8 @@ class Canvas:
         canvas, trace = self.canvas_of(text), CanvasTrace()
         generator = torch.Generator().manual_seed(seed)
         if (canvas == self.model.config.mask_token_id).any():
-            self.model.generate(canvas, num_steps=num_steps, generator=generator, streamer=trace)
+            drawing = {"sampler": SAMPLER, "temperature": TEMPERATURE, "generator": generator}
+            self.model.generate(canvas, num_steps=num_steps, streamer=trace, **drawing)
         canvases = torch.cat([canvas, *trace.canvases])
         states, before = [], canvas[0]
         for row, line, control in zip(canvases, *self._drawn(self.model(canvases).control_points), strict=True):
