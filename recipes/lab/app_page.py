@@ -53,7 +53,7 @@ def make_page(
             try:
                 yield from handler(*given)
             except ValueError as error:
-                raise gr.Error(str(error), title="Not possible", print_exception=False) from error
+                raise gr.Error(str(error), print_exception=False) from error
 
         return told
 

@@ -13,10 +13,9 @@ from hf_targets.backbones.positions import max_positions
 from hf_targets.phrases.cited_answers import first_line
 from hf_targets.phrases.decoding.token_scores import ScoredByTokens
 from hf_targets.phrases.highlighting import GeneratedText
-from hf_targets.phrases.vocabulary.tokenization import character_ends
 from lab.answer_page import PageAnswer
 from lab.passages import encode_question, passages_of
-from lab.streamed import streamed
+from lab.streamed import streamed, token_texts
 
 MOST_CHARACTERS, MOST_PROMPT_TOKENS = 1_000_000, 2048
 MINER = WordNgrams(max_tokens=8, trimmed=True)
@@ -139,8 +138,6 @@ class AnsweringModel:
     def _drafted(self, tokens: list[int], of_pass: list[int], accepted: Mapping[str, int]) -> Drafted:
         """Return a text, of whose tokens each pass wrote the last one, and those before it were drafted."""
         own = [one != two for one, two in zip(of_pass, [*of_pass[1:], 0], strict=True)]
-        told = {"skip_special_tokens": True}
-        text = str(self.tokenizer.decode(tokens, **told))
-        ends = [0, *character_ends(tokens, range(1, len(tokens) + 1), self.tokenizer, **told)]
-        pieces = [(text[begin:end], not by) for begin, end, by in zip(ends, ends[1:], own, strict=False) if end > begin]
+        texts = zip(token_texts(tokens, self.tokenizer), own, strict=True)
+        pieces = [(text, not by_model) for text, by_model in texts if text]
         return Drafted(pieces, len(tokens), of_pass[-1], accepted)

@@ -16,6 +16,7 @@ from hf_targets.figures.page_style import shown
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from hf_targets.maths.bsplines import basis_matrix
 from lab.settings import parse_mapping
+from lab.streamed import token_texts
 
 GAP, MASK, NEW, KEPT = "_", "masked", "new", "text"
 SAMPLER, TEMPERATURE = "confidence", 0.5  # what a model that has learnt little is surest of
@@ -97,10 +98,9 @@ class Canvas:
         return states
 
     def _tokens(self, row: Tensor, before: Tensor) -> list[tuple[str, str]]:
-        mask, special = self.model.config.mask_token_id, self.tokenizer.all_special_ids
+        mask, texts = self.model.config.mask_token_id, token_texts(row.tolist(), self.tokenizer)
         kinds = [MASK if now == mask else KEPT if now == then else NEW for now, then in zip(row, before, strict=True)]
-        known = {mask: f" {GAP}", **{token: "" for token in special if token != mask}}
-        texts = [known[token] if token in known else self.tokenizer.decode([token]) for token in row.tolist()]
+        texts = [f" {GAP}" if kind == MASK else text for text, kind in zip(texts, kinds, strict=True)]
         return list(zip(texts, kinds, strict=True))
 
     def _drawn(self, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,15 +1,24 @@
 """What a generation passes to its streamer, as it comes: for pages that show a text while it is written."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
+from hf_targets.phrases.vocabulary.tokenization import character_ends
 from lab.speed import row_passes
+
+
+def token_texts(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the characters that each token completes, which are together the text; special tokens have none."""
+    text = str(tokenizer.decode(list(ids), skip_special_tokens=True))
+    ends = [0, *character_ends(ids, range(1, len(ids) + 1), tokenizer, skip_special_tokens=True)]
+    return [text[begin:end] for begin, end in pairwise(ends)]
 
 
 class _Queue(BaseStreamer):

@@ -53,7 +53,7 @@ def test_a_full_canvas_is_its_only_state_and_a_longer_text_is_told(canvas):
 
 
 def test_signs_of_pages_and_of_tokenizers_in_a_text_are_text(canvas):
-    state = canvas.fill("<b>", num_steps=1, seed=0)[0]
-    assert "<b>" in "".join(text for text, _ in state.tokens) and "<b>" not in state.picture
+    state = canvas.fill("<b> é東", num_steps=1, seed=0)[0]
+    assert "<b> é東" in "".join(text for text, _ in state.tokens) and "<b>" not in state.picture
     with pytest.raises(ValueError, match="room for"):
         canvas.fill(str(canvas.tokenizer.mask_token) * 3, num_steps=1, seed=0)
