@@ -7,7 +7,7 @@
 
     Phrases   the model answers from passages of the documents; their phrases light up, with where they come from
     Drafts    tokens that were looked up and accepted stand beside those that the model wrote, with its passes
-    Canvas    a small masked diffusion model fills gaps; it is trained at the first start, in a minute or two
+    Canvas    a small masked diffusion model fills gaps; it is trained at the first start, in about a minute
 
 It needs the extras demo and phrases. Nothing leaves the machine, but for what `--space_repository` uploads.
 """
@@ -35,12 +35,12 @@ class Setup:
     """Which models, and where the page is."""
 
     canvas: dict[str, Any] = field(metadata={"help": "Settings of train_mdlm_curve.py for the model of the canvas."})
-    model: str = field(default="models/smollm2-135m", metadata={"help": "A causal model with a chat template."})
-    questions: list[str] = field(default_factory=list, metadata={"help": "To choose from, one or more."})
-    topics: list[str] = field(default_factory=list, metadata={"help": "Of Python's reference: the first documents."})
-    gaps: list[str] = field(
-        default_factory=list, metadata={"help": "Texts with _ for each missing token, one or more."}
+    questions: list[str] = field(metadata={"help": "To choose from."})
+    topics: list[str] = field(
+        metadata={"help": "Of Python's reference: the first documents, and what the canvas knows."}
     )
+    gaps: list[str] = field(metadata={"help": "Texts for the canvas to choose from, with _ for each missing token."})
+    model: str = field(default="models/smollm2-135m", metadata={"help": "A causal model with a chat template."})
     num_passages: int = field(default=2, metadata={"help": "Read before an answer, the nearest to its question."})
     passage_words: int = field(default=50, metadata={"help": "At which a passage ends, after a paragraph."})
     new_tokens: int = field(default=80, metadata={"help": "Of an answer, at most."})
