@@ -5,11 +5,12 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments
 
+from hf_targets.training.checkpoints import KeepsUseCache
 from hf_targets.training.loss_parts import CosinePenalty, LossParts
 from hf_targets.training.streams import StreamLoading
 
 
-class CosineRegularizedTrainer(StreamLoading, Trainer):
+class CosineRegularizedTrainer(StreamLoading, KeepsUseCache, Trainer):
     """Transformers' Trainer of any causal, masked or sequence-to-sequence model, whose embeddings it keeps apart.
 
     Everything else is as in `transformers.Trainer`: its arguments, data, collators and metrics. Trainers of this

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
@@ -19,6 +18,7 @@ from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_access import execution_device, is_sharded
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.atomic_write import written_together
+from hf_targets.data.progress import progress
 from hf_targets.maths.losses import IGNORED
 
 
@@ -72,8 +72,9 @@ def write_texts(
     kept = Path(folder, f"texts-{_digest(model, *settings)}")
     batches = [prompts[start : start + batch_size] for start in range(0, len(prompts), batch_size)]
     rows = []
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        for number, batch in enumerate(tqdm(batches, "text of the model's own", unit=" batches")):
+    devices = list(range(torch.cuda.device_count()))
+    with torch.random.fork_rng(devices), progress(len(batches), "writing texts", unit="batch") as bar:
+        for number, batch in enumerate(batches):
             file, longest = kept / f"{number * batch_size:06d}.json", max(map(len, batch))
             if not file.is_file():
                 torch.manual_seed(seed + number * batch_size)
@@ -84,6 +85,7 @@ def write_texts(
                 with written_together(kept, file.name) as unfinished:
                     (unfinished / file.name).write_text(json.dumps(written), encoding="utf-8")
             rows += json.loads(file.read_text(encoding="utf-8"))
+            bar.update(1)
     columns: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
     for prompt, text in zip(prompts, rows, strict=True):
         empty = block_size - len(prompt) - len(text)
@@ -135,7 +137,7 @@ class StoredStates(torch.utils.data.Dataset):
                 without_dropout(model),
                 written_together(folder, file.name) as unfinished,
                 (unfinished / file.name).open("wb") as out,
-                tqdm(total=len(ids), unit=" rows", desc="hidden states") as bar,
+                progress(len(ids), "computing hidden states", unit="row") as bar,
             ):
                 for batch in tokens.with_format("torch", device=execution_device(model)).iter(batch_size):
                     states = model.base_model(**batch, use_cache=False)[0]  # pyright: ignore[reportCallIssue]

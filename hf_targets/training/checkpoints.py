@@ -1,5 +1,8 @@
 """A Trainer's checkpoints: the newest whole one, the best ones, and the mean of their weights."""
 
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# (a mixin: Trainer has the model)
+
 import json
 import math
 import os
@@ -32,6 +35,24 @@ def newest_checkpoint(folder: str | Path) -> str | None:
         if count == 1 or len(list(checkpoint.glob("rng_state_*.pth"))) >= count:
             return str(checkpoint)
     return None
+
+
+class KeepsUseCache:
+    """Saves a Trainer's model with `use_cache` as it was before Trainer turned it off; write it before the Trainer."""
+
+    def __init__(self, model: Any = None, *args: Any, **kwargs: Any) -> None:
+        self._use_cache = getattr(getattr(model, "config", None), "use_cache", None)
+        super().__init__(model, *args, **kwargs)
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        config: Any = getattr(self.model, "config", None)
+        if not hasattr(config, "use_cache") or self._use_cache is None:
+            return super()._save(*args, **kwargs)
+        in_training, config.use_cache = config.use_cache, self._use_cache
+        try:
+            super()._save(*args, **kwargs)
+        finally:
+            config.use_cache = in_training
 
 
 def best_checkpoints(

@@ -34,7 +34,7 @@ from hf_targets.backbones.wrapping import new_parts_rate
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
-from hf_targets.training.checkpoints import newest_checkpoint
+from hf_targets.training.checkpoints import KeepsUseCache, newest_checkpoint
 from hf_targets.training.conversations import ConversationRows
 from hf_targets.training.loss_parts import CosinePenalty, LossParts, TimedLogs
 from hf_targets.training.streams import StreamLoading, whole
@@ -86,7 +86,7 @@ def _both(
     return {**own(predictions), **given(predictions)}
 
 
-class TargetTrainer(StreamLoading, Trainer):
+class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
     """Trainer of a model whose output has `loss_parts`, plain or under peft; or of any other, as a baseline.
 
     It logs each part of the loss as `loss_NAME`. With `cosine_weight` in its arguments it keeps output embeddings

@@ -4,11 +4,16 @@ import json
 
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import AutoConfig, TrainerControl, TrainerState, TrainingArguments
 
+from hf_targets import CosineRegularizedTrainer
 from hf_targets.training.checkpoints import KeepBest, best_checkpoints, last_checkpoints, load_mean
+from hf_targets.training.trainer import TargetTrainer
+from tests.tiny_models import make_backbone
 from tests.tiny_seq2seq import make_pair_model
+from tests.trainer_runs import SHORT
 
 
 def leave(folder, step, perplexity, seed):
@@ -56,3 +61,16 @@ def test_too_few_checkpoints_and_those_of_another_model(tmp_path):
         last_checkpoints(tmp_path, 2)
     with pytest.raises(ValueError, match="of another model"):
         load_mean(make_pair_model("marian", ngram_size=2), best_checkpoints(tmp_path, 1))
+
+
+@pytest.mark.parametrize("kind", [TargetTrainer, CosineRegularizedTrainer])
+@pytest.mark.parametrize("before", [True, False])
+def test_use_cache_is_saved_as_it_was_before_the_training(kind, before, tmp_path):
+    model, ids = make_backbone("llama"), [[1, 2, 3, 4]] * 8
+    model.config.use_cache = before
+    args = TrainingArguments(str(tmp_path), **{**SHORT, "max_steps": 1, "save_strategy": "steps"})
+    trainer = kind(model, args, train_dataset=Dataset.from_dict({"input_ids": ids, "labels": ids}))
+    trainer.train()
+    trainer.save_model(str(tmp_path / "model"))
+    for folder in (tmp_path / "checkpoint-1", tmp_path / "model"):
+        assert AutoConfig.from_pretrained(folder).use_cache is before
