@@ -3,7 +3,6 @@
 import gc
 import hashlib
 import json
-import logging
 import os
 import shutil
 import socket
@@ -14,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import transformers
 from filelock import FileLock, Timeout
 
 from hf_targets.training.checkpoints import newest_checkpoint
@@ -89,7 +87,6 @@ def compare(
     """
     planned = []
     forget_texts()
-    _leave_noise_out()
     for seed in dict.fromkeys(seeds):
         for name, row in rows.items():
             if name != Path(name).name or not name.strip("."):
@@ -138,7 +135,6 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     stated = stated_settings(*kinds, description=description)
     setup, args = parse_mapping(stated, *kinds)
     check_earlier_runs(stated)
-    _leave_noise_out()
     folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
     with owned(folder):
         recorded = _recorded(stated, setup)
@@ -204,12 +200,6 @@ def histories(output_dir: str | Path, rows: Sequence[str], seeds: Sequence[int])
         return json.loads(file.read_text(encoding="utf-8"))["log_history"]
 
     return {name: [log(name, seed) for seed in seeds] for name in rows}
-
-
-def _leave_noise_out() -> None:
-    """Leave out of the output what says nothing about a run: bars of files, and how checkpoints are sorted by age."""
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
 
 
 def _is_first() -> bool:

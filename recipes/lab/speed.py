@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_targets.data.progress import progress
 from hf_targets.evaluation.timing import settled_time
 from lab.tables import format_mean, markdown_table
 
@@ -79,22 +80,25 @@ def compare_speeds(
     """
     texts = {name: [] for name in methods}
     passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
-    for name, method in methods.items():
-        for prompts in batches:
-            with row_passes(method.model) as rows:
-                output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
-            ids = _ids(prompts)
-            begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]
-            texts[name] += _tokens(method, output.sequences[:, begin:])
-            drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
-            passes[name] += sum(rows) - len(ids) if drafted is None else drafted
     seconds: dict[str, list[float]] = {name: [] for name in methods}
-    for _ in range(rounds):
+    with progress((1 + rounds) * len(methods), "comparing speeds", unit="turn") as bar:
         for name, method in methods.items():
-            start = settled_time(method.model.device)
             for prompts in batches:
-                _generate(method, prompts, max_new_tokens)
-            seconds[name].append(settled_time(method.model.device) - start)
+                with row_passes(method.model) as rows:
+                    output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
+                ids = _ids(prompts)
+                begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]
+                texts[name] += _tokens(method, output.sequences[:, begin:])
+                drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
+                passes[name] += sum(rows) - len(ids) if drafted is None else drafted
+            bar.update(1)
+        for _ in range(rounds):
+            for name, method in methods.items():
+                start = settled_time(method.model.device)
+                for prompts in batches:
+                    _generate(method, prompts, max_new_tokens)
+                seconds[name].append(settled_time(method.model.device) - start)
+                bar.update(1)
     first, speeds = next(iter(texts.values())), []
     for name, rows in texts.items():
         num_tokens = sum(map(len, rows))

@@ -12,13 +12,11 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file
 from transformers import TrainingArguments
-from transformers.trainer_utils import sort_checkpoints
 
 from lab.runs import compare, owned, parse_table, run_alone
 from lab.text import TextSettings
 from tests.programs import run_program
 from tests.recipes.running import run_recipe, small_text
-from tests.tiny_models import make_backbone
 from tests.trainer_runs import assert_same
 
 
@@ -49,18 +47,6 @@ def test_every_row_is_trained_with_every_seed_and_once(tmp_path):
     assert json.loads((tmp_path / "large-seed5" / "results.json").read_text()) == {"perplexity": 15}
     assert compare(recipe, {"report_to": "none"}, ROWS, [3, 5, 6], tmp_path)["small"][0] == {"perplexity": 4}
     assert runs[4:] == [(1, 6), (10, 6)]
-
-
-def test_a_run_tells_nothing_that_a_user_cannot_act_on(tmp_path, capsys, caplog):
-    def main(setup, args):
-        for step in (1, 2):
-            (tmp_path / f"checkpoint-{step}").mkdir()
-        make_backbone("gpt2").save_pretrained(tmp_path)
-        sort_checkpoints(str(tmp_path), use_mtime=True)
-        return {}
-
-    compare(SimpleNamespace(SETTINGS=(Setup, TrainingArguments), main=main), {}, {"one": {}}, [0], tmp_path)
-    assert not capsys.readouterr().err and not caplog.records
 
 
 def test_a_run_of_other_settings_is_told_and_overwritten_only_if_asked(tmp_path):
