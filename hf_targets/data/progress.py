@@ -17,8 +17,8 @@ _shows_one: ContextVar[bool] = ContextVar("_shows_one", default=False)
 def progress(total: int | None, description: str, *, unit: str) -> Iterator[Any]:
     """Give a bar whose `update(count)` tells how much more is done; it closes at the end of the `with`, on errors too.
 
-    It appears after two seconds. There is none after `transformers.utils.logging.disable_progress_bar()`, in processes
-    other than the first of a distributed run, and for work that is a part of other work with a bar.
+    It appears after two seconds. There is none after `transformers.utils.logging.disable_progress_bar()`, with
+    `TQDM_DISABLE=1`, in processes other than the first of a distributed run, and for a part of work with a bar.
 
     Args:
         total: How much there is to do; None if that is not known.
@@ -26,12 +26,10 @@ def progress(total: int | None, description: str, *, unit: str) -> Iterator[Any]
         unit: What is counted, in the singular.
     """
     is_other_process = distributed.is_available() and distributed.is_initialized() and distributed.get_rank() > 0
-    hidden = _shows_one.get() or is_other_process
+    hidden = {"disable": True} if _shows_one.get() or is_other_process else {}
     token = _shows_one.set(True)
     try:
-        with logging.tqdm(
-            total=total, desc=description, unit=f" {unit}", delay=SECONDS_BEFORE_A_BAR, disable=hidden
-        ) as bar:
+        with logging.tqdm(total=total, desc=description, unit=f" {unit}", delay=SECONDS_BEFORE_A_BAR, **hidden) as bar:
             yield bar
     finally:
         _shows_one.reset(token)

@@ -20,7 +20,7 @@ By = Literal["vectors", "words", "both"]
 _SCORES: dict[By, str] = {"vectors": "_distance", "words": "_score", "both": "_relevance_score"}
 _TABLE, _NOTE = "documents", b"hf_targets"
 _PROBE = ["The quick brown fox jumps over the lazy dog."]
-_TEXTS_AT_ONCE, _QUERIES_AT_ONCE, _ROWS_AT_ONCE = 1024, 64, 65_536
+_TEXTS_AT_ONCE, _QUERIES_AT_ONCE, _ROWS_AT_ONCE = 256, 64, 65_536
 _LEFT_UNINDEXED = 10_000  # rows that a search by words may read one by one
 
 
