@@ -147,4 +147,4 @@ if __name__ == "__main__":
     (setup,) = parse_settings(Setup, description=__doc__)
     results = main(setup, show=True)
     write_results(setup.output_dir, results)
-    print(json.dumps(results, indent=1))
+    print(f"{json.dumps(results, indent=1)}\nAnswers with their sources: {Path(setup.output_dir, 'answers.html')}")

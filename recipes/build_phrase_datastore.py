@@ -135,6 +135,7 @@ def main(setup: Setup) -> dict[str, Any]:
     print(markdown_table(columns, rows))
     results["steps"] = {step.name: step._asdict() for step in builder.steps}
     write_results(setup.output_dir, results)
+    print(f"\nDatastore: {setup.output_dir}. A second call adds what is missing, such as new documents.")
     return results
 
 

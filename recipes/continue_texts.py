@@ -142,6 +142,7 @@ def main(setup: Setup) -> None:
         found = continue_prefixes(model, given.prefixes, **setup.writing(given.tokenizer), **writing)
     for prefix, tokens in zip(given.prefixes, found.tokens, strict=True):
         print(f"{given.tokenizer.decode(prefix.tokens)} [...] {given.tokenizer.decode(tokens)}\n")
+    print("Next: measure such texts, of several kinds, with recipes/tables/compare_systems.py.")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def main(setup: Setup) -> None:
         print("\n".join("  ".join(f"{cell:<12}" for cell in row) for row in table), end="\n\n", flush=True)
     page = Path(setup.output_dir, "answers.html")
     page.write_text(answer_page(pages, "Questions about documents, answered in three ways"), encoding="utf-8")
-    print(f"Page: {page}")
+    print(f'Page: {page}. Next: ask about texts of yours, with --documents FOLDER --questions "What is ...?"')
 
 
 if __name__ == "__main__":

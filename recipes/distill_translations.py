@@ -94,7 +94,8 @@ def main(setup: Setup) -> None:
     if processes.is_main_process:
         for split, part in pairs.items():
             part.to_json(folder / f"{split}.jsonl")
-        print(f"train on it with: --dataset {folder} --source_column source --target_column target")
+        columns = "--source_column source --target_column target"
+        print(f"Pairs: {folder}. Next: recipes/train_translation.py --dataset {folder} {columns}")
 
 
 if __name__ == "__main__":

@@ -139,11 +139,11 @@ def main(setup: Setup) -> None:
     print(f"{begin}{mark_in_terminal(written.text, written.spans, colour=colour)}\n")
     print(f"({'Bold and blue' if colour else 'In brackets'}: phrases, each generated in one step.)")
     print(f"{written.statistics}\n{list_sources(written.spans) or WITHOUT_PHRASES}")
-    if setup.html is not None:
-        given = {"statistics": written.statistics, "footer": command_line()}
-        page = phrase_page(begin, written.text, written.spans, documents, **given)
-        Path(setup.html).write_text(page, encoding="utf-8")
-        print(f"Page: {setup.html}")
+    if setup.html is None:
+        return print("Next: --html FILE writes a page on which each phrase leads to its source.")
+    given = {"documents": documents, "statistics": written.statistics, "footer": command_line()}
+    Path(setup.html).write_text(phrase_page(begin, written.text, written.spans, **given), encoding="utf-8")
+    print(f"Page: {setup.html}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.figures import new_figure
+from hf_targets.figures.page_style import printable
 from hf_targets.gaussian_diffusion.generation import GaussianGenerationOutput
 from hf_targets.gaussian_diffusion.model import DifformerForConditionalGeneration
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
@@ -265,5 +266,5 @@ def _within(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
 
 
 def _token(tokenizer: Any, token: int) -> str:
-    text = tokenizer.decode([token])
+    text = printable(tokenizer.decode([token]))
     return text.strip() or text.replace("\n", "↵").replace(" ", "␣")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from lab.results import read_results, shareable, write_json, write_results
 from lab.settings import check_earlier_runs, parse_mapping, stated_settings
 from lab.text import PairSettings, TextSettings, forget_texts, text_digest
 
-SETTINGS_NAME, LOCK_NAME = "settings.json", "run.lock"
+SETTINGS_NAME, LOCK_NAME, CARD_NAME = "settings.json", "run.lock", "README.md"
 TEXT, ALL = "the text's digest", "the settings' digest"
 _FREE = ("output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to", "save_total_limit", "logging_steps")
 _FREE += ("hub_token", "hub_model_id", "push_to_hub")
@@ -65,6 +66,15 @@ def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequenc
             f"got seeds {own.seeds} and rows {wrong or own.rows}"
         )
     return Table(stated, rows, own.seeds, Path(stated.pop("output_dir")), own.overwrite)
+
+
+def run_table(main: Callable[[Table], str], recipe: Any, *, description: str | None) -> None:
+    """Print the table that `script.py table.yaml [--name value ...]` asks for, and where its runs lie."""
+    table = parse_table(recipe, description=description)
+    print(f"\n{main(table)}")
+    if _is_first():
+        runs = table.output_dir / run_folder("ROW", "N")
+        print(f"\nRuns: {runs}. Next: add a row of yours to a copy of the settings file; these runs are kept.")
 
 
 def compare(
@@ -142,6 +152,17 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
             _check_record(folder if resumed.lower() == "true" else Path(resumed).parent, recorded, [TEXT])
         with _record(folder, recorded):
             main(setup, args)
+        if _is_first():
+            print(_next_steps(folder, Path(sys.argv[0]).resolve()), flush=True)
+
+
+def _next_steps(folder: Path, script: Path) -> str:
+    """Say where the results of one model lie, and what can be done with them."""
+    table, card = Path("tables", script.name), folder / CARD_NAME
+    steps = [f"use the model as {card} shows"] * card.is_file()
+    if (script.parent / table).is_file():
+        steps.append(f"compare several with {Path(script.parent.name) / table}")
+    return f"Results: {folder}." + (f" Next: {', or '.join(steps)}." if steps else "")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import lab.start  # noqa: F401
 
 import evaluate_glue as recipe
 
-from lab.runs import Table, compare, parse_table
+from lab.runs import Table, compare, run_table
 from lab.tables import differences_table, results_table
 
 
@@ -25,4 +25,4 @@ def main(table: Table) -> str:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

@@ -15,7 +15,7 @@ import lab.start  # noqa: F401
 import finetune_gptneo_wdr as recipe
 
 from hf_targets import plot_learning_curves
-from lab.runs import Table, compare, histories, parse_table
+from lab.runs import Table, compare, histories, run_table
 from lab.tables import PERPLEXITIES, differences_table, intervals_table, results_table
 
 COMPARED = {name: PERPLEXITIES[name] for name in ("perplexity", "perplexity_ensemble")}
@@ -32,4 +32,4 @@ def main(table: Table) -> str:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

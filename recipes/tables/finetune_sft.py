@@ -14,10 +14,16 @@ import lab.start  # noqa: F401
 
 import finetune_sft as recipe
 
-from lab.runs import compare, parse_table
+from lab.runs import Table, compare, run_table
 from lab.tables import differences_table, results_table
 
-if __name__ == "__main__":
-    results = compare(recipe, **vars(parse_table(recipe, description=__doc__)))
+
+def main(table: Table) -> str:
+    """Train all rows with all seeds, and return their tables."""
+    results = compare(recipe, **vars(table))
     names = {name: name.replace("_", " ") for rows in results.values() for name in rows[0]}
-    print(f"\n{results_table(results, names)}\n\n{differences_table(results, {'loss': 'loss'})}")
+    return f"{results_table(results, names)}\n\n{differences_table(results, {'loss': 'loss'})}"
+
+
+if __name__ == "__main__":
+    run_table(main, recipe, description=__doc__)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import finetune_gptneo_wdr as recipe
 
 from lab.heat_map import HeatMap, plot_heat_maps
-from lab.runs import Table, compare, parse_table
+from lab.runs import Table, compare, run_table
 from lab.tables import Results, format_mean, markdown_table
 
 TITLES = {"embedding": "simple N-gram", "difference": "word differences"}
@@ -131,4 +131,4 @@ def _mean(perplexities: Sequence[float]) -> float:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

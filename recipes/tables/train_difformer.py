@@ -15,7 +15,7 @@ import lab.start  # noqa: F401
 import train_difformer as recipe
 
 from hf_targets.figures.learning_curves import plot_logged
-from lab.runs import Table, compare, histories, parse_table
+from lab.runs import Table, compare, histories, run_table
 from lab.tables import differences_table, results_table
 
 _SCORES = {"bleu": "BLEU", "bleu_tokenized": "BLEU of words", "chrf": "chrF"}
@@ -33,4 +33,4 @@ def main(table: Table) -> str:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

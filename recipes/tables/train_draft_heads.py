@@ -17,9 +17,15 @@ import lab.start  # noqa: F401
 
 import train_draft_heads as recipe
 
-from lab.runs import compare, parse_table
+from lab.runs import Table, compare, run_table
 from lab.tables import results_table
 
+
+def main(table: Table) -> str:
+    """Train all rows with all seeds, and return their table."""
+    results = compare(recipe, **vars(table))
+    return results_table(results, {name: name.replace("_", " ") for name in next(iter(results.values()))[0]})
+
+
 if __name__ == "__main__":
-    results = compare(recipe, **vars(parse_table(recipe, description=__doc__)))
-    print(f"\n{results_table(results, {name: name.replace('_', ' ') for name in next(iter(results.values()))[0]})}")
+    run_table(main, recipe, description=__doc__)

@@ -14,7 +14,7 @@ import lab.start  # noqa: F401
 import train_mdlm_curve as recipe
 
 from hf_targets import plot_learning_curves
-from lab.runs import Table, compare, histories, parse_table
+from lab.runs import Table, compare, histories, run_table
 from lab.tables import differences_table, results_table
 
 COLUMNS = {
@@ -37,4 +37,4 @@ def main(table: Table) -> str:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_targets import plot_learning_curves
 from lab.dependence import Dependence, DependenceSettings, block_dependence, plot_dependence
 from lab.results import write_json
-from lab.runs import Table, compare, histories, parse_table, run_folder
+from lab.runs import Table, compare, histories, run_folder, run_table
 from lab.settings import parse_mapping
 from lab.tables import differences_table, results_table
 
@@ -59,4 +59,4 @@ def main(table: Table) -> str:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

@@ -31,7 +31,7 @@ import finetune_gptneo_wdr as recipe
 
 from hf_targets import plot_learning_curves
 from hf_targets.figures.learning_curves import plot_logged
-from lab.runs import Table, compare, histories, parse_table
+from lab.runs import Table, compare, histories, run_table
 from lab.tables import PERPLEXITIES, differences_table, results_table, weights_table
 
 LEAKY = {f"leaky_{name}": f"leaky {told}" for name, told in PERPLEXITIES.items()}
@@ -67,4 +67,4 @@ def main(table: Table) -> str:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

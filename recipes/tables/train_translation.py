@@ -17,7 +17,7 @@ import lab.start  # noqa: F401
 
 import train_translation as recipe
 
-from lab.runs import Table, compare, parse_table
+from lab.runs import Table, compare, run_table
 from lab.tables import PERPLEXITIES, differences_table, results_table
 
 SCORES = ("bleu", "bleu_ensemble", "bleu_tokenized", "bleu_tokenized_ensemble", "chrf", "chrf_ensemble")
@@ -32,4 +32,4 @@ def main(table: Table) -> str:
 
 
 if __name__ == "__main__":
-    print(f"\n{main(parse_table(recipe, description=__doc__))}")
+    run_table(main, recipe, description=__doc__)

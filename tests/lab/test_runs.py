@@ -13,9 +13,9 @@ import pytest
 from safetensors.torch import load_file
 from transformers import TrainingArguments
 
-from lab.runs import compare, owned, parse_table, run_alone
+from lab.runs import compare, owned, parse_table, run_alone, run_table
 from lab.text import TextSettings
-from tests.programs import run_program
+from tests.programs import ROOT, run_program
 from tests.recipes.running import run_recipe, small_text
 from tests.trainer_runs import assert_same
 
@@ -47,6 +47,21 @@ def test_every_row_is_trained_with_every_seed_and_once(tmp_path):
     assert json.loads((tmp_path / "large-seed5" / "results.json").read_text()) == {"perplexity": 15}
     assert compare(recipe, {"report_to": "none"}, ROWS, [3, 5, 6], tmp_path)["small"][0] == {"perplexity": 4}
     assert runs[4:] == [(1, 6), (10, 6)]
+
+
+def test_a_run_alone_and_a_table_end_with_where_their_results_lie(tmp_path, monkeypatch, capsys):
+    recipe, _ = make_recipe()
+    told = []
+    for name in ("train_difformer.py", "nothing.py"):
+        monkeypatch.setattr(sys, "argv", [str(ROOT / "recipes" / name), "--output_dir", str(tmp_path / name)])
+        run_alone(recipe.main, *recipe.SETTINGS, description="")
+        told.append(capsys.readouterr().out.splitlines()[-1])
+    with_table = "Next: compare several with recipes/tables/train_difformer.py."
+    assert told == [f"Results: {tmp_path / 'train_difformer.py'}. {with_table}", f"Results: {tmp_path / 'nothing.py'}."]
+    (tmp_path / "table.yaml").write_text(json.dumps({"output_dir": str(tmp_path / "table"), "rows": ROWS}))
+    monkeypatch.setattr(sys, "argv", ["table.py", str(tmp_path / "table.yaml")])
+    run_table(lambda table: str(len(compare(recipe, **vars(table)))), recipe, description="")
+    assert f"Runs: {tmp_path / 'table'}" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_run_of_other_settings_is_told_and_overwritten_only_if_asked(tmp_path):

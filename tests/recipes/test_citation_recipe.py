@@ -57,6 +57,8 @@ def test_every_row_has_the_columns_of_the_table_and_phrases_cite_what_their_docu
 def test_one_model_prints_its_answers_with_their_sources_and_its_scores(models, tmp_path):
     printed = run_recipe("answer_with_citations", "--model", models / "ours", "--output_dir", tmp_path / "new")
     shown, scores = printed[: printed.rindex("\n{")], printed[printed.rindex("\n{") :]
+    scores, where = scores.strip().rsplit("\n", 1)
+    assert where.endswith(str(tmp_path / "new" / "answers.html"))
     assert json.loads(scores) == json.loads((tmp_path / "new" / "results.json").read_text())
     answers = json.loads((tmp_path / "new" / "answers.json").read_text())
     assert shown.count("Question: ") == len(answers) == 3
