@@ -4,18 +4,20 @@ It also leaves out of the output what other libraries say about things that a us
 """
 
 import logging
+import os
 import sys
+import warnings
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-SECONDS_BEFORE_A_BAR = 2.0
 NOISE = {
     "DeepSpeed": "Setting accelerator to CPU",  # said on a machine without a GPU where DeepSpeed is installed
     "transformers.modeling_utils": "`loss_type=None` was set in the config",  # whose name tells no loss: GPT-2's
     "transformers.trainer_utils": "mtime",  # how checkpoints are sorted by age
 }
 """To the name of a logger what it says in vain."""
+DEPRECATED = ("`(is_)?gradient_checkpointing` is deprecated",)
+"""What TRL and PEFT still call by its old name, whatever a user does."""
 
 
 def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -26,15 +28,12 @@ def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def leave_noise_out() -> None:
-    """Filter what is said in vain, and show bars of Transformers' only of what takes seconds."""
-    from transformers.utils.logging import set_tqdm_hook
-
-    def bar(factory: Any, args: Any, kwargs: Any) -> Any:
-        return factory(*args, **{"delay": SECONDS_BEFORE_A_BAR, **kwargs})
-
-    set_tqdm_hook(bar)
+    """Leave out what is said in vain, and bars of work of less than two seconds; that is before tqdm is imported."""
+    os.environ.setdefault("TQDM_DELAY", "2")
     for name, told in NOISE.items():
         logging.getLogger(name).addFilter(lambda record, told=told: told not in record.getMessage())
+    for text in DEPRECATED:
+        warnings.filterwarnings("ignore", text, FutureWarning)
 
 
 if Path(sys.argv[0]).resolve().is_relative_to(Path(__file__).parents[1]):

@@ -40,6 +40,7 @@ def test_a_curve_runs_from_its_first_control_point_through_its_words_to_its_last
     assert torch.cdist(step.tokens[:1], step.curve[:1]).item() > 10 * steps.max()  # the margin
 
 
+@pytest.mark.filterwarnings("error:Glyph")
 def test_a_trace_of_generation_is_followed_canvas_by_canvas_and_drawn(tmp_path):
     model, trace = make_mdlm("hidden_curves"), CanvasTrace()
     text = model.generate(batch_size=2, max_length=8, generator=torch.Generator().manual_seed(0), streamer=trace)
@@ -49,7 +50,9 @@ def test_a_trace_of_generation_is_followed_canvas_by_canvas_and_drawn(tmp_path):
     assert numbers == sorted(numbers, reverse=True)
     assert torch.equal(steps[-1].canvas, text[1])
     assert same(steps[0], curves_of_canvases(model, [trace.canvases[0][1:]])[0])
-    plot_curve_steps(steps, tmp_path / "steps.png", SimpleNamespace(decode=lambda ids: rf" $\{ids[0]}$"), num_panels=3)
+    plot_curve_steps(
+        steps, tmp_path / "steps.png", SimpleNamespace(decode=lambda ids: rf" $\{ids[0]}$" "\x02"), num_panels=3
+    )
     assert Image.open(tmp_path / "steps.png").format == "PNG"
 
 
