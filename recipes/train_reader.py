@@ -104,7 +104,7 @@ def main(setup: Setup, args: TrainingArguments) -> dict[str, float]:
         model.save_pretrained(folder, **({"retro_only": True} if setup.kind == "retro" else {}))
         tokenizer.save_pretrained(folder)
         write_results(folder, results)
-        print(f"Model: {folder}\n{results}", flush=True)
+        print(f"{results}\nModel and results: {folder}", flush=True)
     return results
 
 

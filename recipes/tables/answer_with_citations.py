@@ -46,7 +46,7 @@ def main(settings: dict[str, Any]) -> str:
             write_results(folder, results := recipe.main(setup))
             print(f"{folder.name}: {results['seconds']:.2f} s an answer", flush=True)
         found[name].append(results)
-    return f"{results_table(found)}\n\n{differences_table(found)}"
+    return f"{results_table(found)}\n\n{differences_table(found)}\n\nAnswers: {settings['output_dir']}"
 
 
 if __name__ == "__main__":

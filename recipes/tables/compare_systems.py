@@ -141,9 +141,9 @@ def main(setup: Setup) -> str:
                 write_json(file, {"of": of, "figures": columns.copy(), "texts": compared.texts[name][-1]})
                 print(f"{name}, seed {seed}: {columns}", flush=True)
     add_costs(compared, systems, given, setup)
-    columns = {**TEXTS, **COSTS}
-    write_results(setup.output_dir, {"settings": shareable(asdict(setup)), "figures": compared.figures})
-    return f"{results_table(compared.figures, columns)}\n\n{differences_table(compared.figures, columns)}"
+    figures, columns = compared.figures, {**TEXTS, **COSTS}
+    write_results(setup.output_dir, {"settings": shareable(asdict(setup)), "figures": figures})
+    return f"{results_table(figures, columns)}\n\n{differences_table(figures, columns)}\n\nResults: {setup.output_dir}"
 
 
 if __name__ == "__main__":

@@ -76,7 +76,8 @@ def main(setup: Setup) -> str:
         results[factory] = told | {way: one.per_token for way, one in found.items()} | {"settings": settings}
         print(factory, *(f"{key} {value:,.1f}" for key, value in told.items()), sep=", ")
     write_results(setup.output_dir, {"settings": vars(setup), "results": results})
-    return markdown_table(["search", "text", "per token", "per word", "chosen"], rows)
+    table = markdown_table(["search", "text", "per token", "per word", "chosen"], rows)
+    return f"\n{table}\n\nDatastores and results: {setup.output_dir}"
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def main(setup: Setup, args: TrainingArguments) -> str:
     if trained:
         tables.append(markdown_table(["model", "before", "after", "CPU seconds"], trained))
     write_results(str(args.output_dir), {"settings": vars(setup), "steps": args.max_steps, "results": results})
-    return "\n\n".join(tables)
+    return "\n\n".join([*tables, f"Models and results: {args.output_dir}"])
 
 
 if __name__ == "__main__":
