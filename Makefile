@@ -65,8 +65,8 @@ bench: setup  ## run recipes/benchmarks: needs HF_TARGETS_DATA, models of train_
 	for file in recipes/benchmarks/*.py; do \
 		$(BIN)/python $$file recipes/settings/benchmarks/$$(basename $$file .py)/measured.yaml || exit 1; done
 
-notebooks: setup  ## execute the notebooks, offline
-	$(BIN)/python -m jupyter execute --kernel_name=python3 notebooks/*.ipynb
+notebooks: setup  ## execute the notebooks, offline, and compare what they say with the outputs that they keep
+	$(BIN)/python .ci/notebooks.py
 
 docs: setup  ## make the site build/docs/index.html; a broken link or a public name without a page fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file .ci/docs/mkdocs.yml
