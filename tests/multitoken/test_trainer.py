@@ -5,12 +5,10 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import DataCollatorForLanguageModeling as DataCollator
-from transformers import DataCollatorWithPadding, default_data_collator
+from transformers import DataCollatorWithPadding
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
-from hf_targets.maths.losses import bag_of_words_losses
 from hf_targets.multitoken.trainer import perplexities
-from lab.bag_of_words import BagOfWordsSettings, CausalBagOfWordsTrainer
 from tests.tiny_models import VOCAB, WORDS, make_backbone, make_model, token_ids
 from tests.trainer_runs import CHECKPOINTING, SHORT, assert_same, weights
 
@@ -261,18 +259,6 @@ def test_a_plain_model_is_measured_at_each_temperature_in_one_pass(tmp_path):
     assert measured["eval_perplexity_at_2"] == pytest.approx(halved["eval_perplexity"], rel=1e-5)
     best = min(measured[f"eval_perplexity_at_{temperature:g}"] for temperature in (0.5, 1.0, 2.0))
     assert measured["eval_perplexity_temperature"] == best and "eval_temperature" not in halved
-
-
-def test_bags_of_words_of_a_causal_model_hold_the_tokens_that_follow(tmp_path):
-    data, args = blocks(4).remove_columns("num_words"), MultiTokenTrainingArguments(output_dir=str(tmp_path), **SHORT)
-    model, bag = make_backbone("gpt2").train(), BagOfWordsSettings(first_weight=0.2)
-    trainer = CausalBagOfWordsTrainer(model, args, bag=bag, train_dataset=data)
-    batch = default_data_collator(list(data))
-    output, targets = model(**batch), batch["labels"][:, 1:]
-    count = (targets != -100).sum()
-    bags = bag_of_words_losses(output.logits[:, :-1], targets).sum()
-    found = trainer.compute_loss(model, dict(batch), num_items_in_batch=count)
-    torch.testing.assert_close(found, output.loss + 0.2 * bags / count)
 
 
 @pytest.mark.parametrize(
