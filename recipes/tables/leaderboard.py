@@ -58,8 +58,9 @@ class Setup(ContinuationSettings, BlockSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        taken = {row.get("kind") for row in self.rows.values()}
-        self.rows = {**self.rows, **{name: {"kind": name} for name in PLUG_INS if name not in taken}}
+        rows = {name: row or {} for name, row in self.rows.items()}
+        taken = {row.get("kind") for row in rows.values()}
+        self.rows = {**rows, **{name: {"kind": name} for name in PLUG_INS if name not in taken}}
         if unknown := {str(row.get("kind")) for row in self.rows.values()} - {*KINDS, *PLUG_INS}:
             raise ValueError(f"a row's kind must be one of {', '.join({**KINDS, **PLUG_INS})}, got {sorted(unknown)}")
 
