@@ -34,7 +34,7 @@ models: setup  ## fetch a trained language model and a sentence encoder into mod
 	$(BIN)/python recipes/fetch_models.py recipes/settings/fetch_models/registry.yaml
 
 demo: models  ## let that model answer questions about Python's documentation in three ways, and write a page
-	$(BIN)/python recipes/demo.py recipes/settings/demo/cpu.yaml
+	$(BIN)/python recipes/answer_questions.py recipes/settings/answer_questions/cpu.yaml
 
 test: setup  ## run the tests, offline; slow ones take TESTS="-m 'compiled or sharded or ray' tests"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not compiled and not sharded and not ray" $(TESTS)

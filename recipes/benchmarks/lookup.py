@@ -16,9 +16,9 @@ import lab.start  # noqa: F401
 from dataclasses import dataclass, field
 
 import torch
-from demo import Setup as DemoSetup
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from demo import Setup as DemoSetup
 from hf_targets import DocumentRetriever, draft
 from hf_targets.data.prompts import takes_turns
 from lab.passages import ASKED, passages_of, read_texts

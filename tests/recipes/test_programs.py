@@ -18,6 +18,7 @@ PROGRAMS = [
     *sorted(RECIPES.glob("*.py")),
     *sorted(RECIPES.glob("tables/*.py")),
     *sorted(RECIPES.glob("benchmarks/*.py")),
+    RECIPES / "demo" / "app.py",
 ]
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: str(one.relative_to(RECIPES)))
 

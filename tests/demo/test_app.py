@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     """Return a folder with a tiny model and with settings that take it."""
     folder = tmp_path_factory.mktemp("app")
     write_models(folder)
-    told = yaml.safe_load((ROOT / "recipes" / "settings" / "app" / "smoke.yaml").read_text())
+    told = yaml.safe_load((ROOT / "recipes" / "settings" / "demo" / "app" / "smoke.yaml").read_text())
     told |= {"model": str(folder / "writer"), "output_dir": str(folder / "out"), "space": None, "questions": [QUESTION]}
     (folder / "app.yaml").write_text(yaml.safe_dump(told))
     return folder
@@ -33,8 +33,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(folder):
     """Return a client of the page, which runs in this process, with a document that the model answers from."""
-    import app
     from gradio_client import Client
+
+    from demo import app
 
     given = ["--topics", "pets", "with", "--num_passages", "1"]
     (setup,) = parse_settings(app.Setup, arguments=[str(folder / "app.yaml"), *given])
@@ -93,13 +94,14 @@ def test_a_browser_shows_phrases_with_their_places_on_a_narrow_screen_and_asks_n
 
 
 def test_a_space_is_complete_in_itself(folder, tmp_path):
-    printed = run_recipe("app", "--space", tmp_path / "space")
+    printed = run_recipe("demo/app", "--space", tmp_path / "space")
     assert f"Space: {tmp_path / 'space'}" in printed
     about = yaml.safe_load((tmp_path / "space" / "README.md").read_text().split("---")[1])
     assert about["sdk"] == "gradio" and (tmp_path / "space" / about["app_file"]).is_file()
-    (tmp_path / "space" / "recipes" / "settings" / "app" / "space.yaml").write_text((folder / "app.yaml").read_text())
+    settings = tmp_path / "space" / "recipes" / "settings" / "demo" / "app" / "space.yaml"
+    settings.write_text((folder / "app.yaml").read_text())
     started = (
-        "import gradio, hf_targets, lab.app_page as page;"
+        "import gradio, hf_targets, demo.page as page;"
         "told = hf_targets.__file__, page.__file__, hf_targets.__version__;"
         "gradio.Blocks.launch = lambda self, **given: print(*told);"
     )

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from demo.canvas import GAP, KEPT, MASK, NEW, Canvas
 from hf_targets.data.tokenization import train_bpe_tokenizer
 from hf_targets.masked_diffusion.rows import add_missing_tokens
-from lab.live_canvas import GAP, KEPT, MASK, NEW, Canvas
 from tests.masked_diffusion.models import make_mdlm
 from tests.small_tokenizers import SENTENCES
 

@@ -8,11 +8,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from demo.answers import AnsweringModel
+from demo.canvas import GAP, KEPT, MASK, NEW, Canvas
 from hf_targets.extras import require
 from hf_targets.figures.page_style import shown
 from lab.answer_page import answer_section
-from lab.live_answers import AnsweringModel
-from lab.live_canvas import GAP, KEPT, MASK, NEW, Canvas
 
 DRAFTED, OWN = "drafted", "own"
 SHOWN = {

@@ -1,9 +1,9 @@
 """Show three targets in a browser: phrases of your documents, drafted tokens, and a canvas with its sentence curve.
 
     make models
-    python recipes/app.py recipes/settings/app/cpu.yaml                               # http://127.0.0.1:7860
-    python recipes/app.py recipes/settings/app/cpu.yaml --space build/space           # a folder for a Space of the Hub
-    python recipes/app.py recipes/settings/app/cpu.yaml --space build/space --space_repository ME/hf-targets
+    python recipes/demo/app.py recipes/settings/demo/app/cpu.yaml  # http://127.0.0.1:7860
+    python recipes/demo/app.py recipes/settings/demo/app/cpu.yaml --space build/space  # a folder for a Space of the Hub
+    python recipes/demo/app.py recipes/settings/demo/app/cpu.yaml --space build/space --space_repository ME/hf-targets
 
     Phrases   the model answers from passages of the documents; their phrases light up, with where they come from
     Drafts    tokens that were looked up and accepted stand beside those that the model wrote, with its passes
@@ -12,20 +12,23 @@
 It needs the extras demo and phrases. Nothing leaves the machine, but for what `--space_repository` uploads.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import lab.start  # noqa: F401
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from lab.app_page import make_page
-from lab.live_answers import AnsweringModel
-from lab.live_canvas import load_canvas
+from demo.answers import AnsweringModel
+from demo.canvas import load_canvas
+from demo.page import make_page
+from demo.space import push_space, write_space
 from lab.passages import prose_of, read_texts
 from lab.settings import RECIPES, parse_settings
-from lab.space import push_space, write_space
 
 TITLE = "Richer targets than the next token"
 
@@ -44,7 +47,7 @@ class Setup:
     num_passages: int = field(default=2, metadata={"help": "Read before an answer, the nearest to its question."})
     passage_words: int = field(default=50, metadata={"help": "At which a passage ends, after a paragraph."})
     new_tokens: int = field(default=80, metadata={"help": "Of an answer, at most."})
-    output_dir: str = field(default="runs/app", metadata={"help": "Folder of the model of the canvas."})
+    output_dir: str = field(default="runs/demo/app", metadata={"help": "Folder of the model of the canvas."})
     port: int | None = field(default=None, metadata={"help": "Of the page. None: 7860, or the next one that is free."})
     space: str | None = field(default=None, metadata={"help": "Only write a Space of the Hub into this folder."})
     space_repository: str | None = field(default=None, metadata={"help": "Upload it to this repository of the Hub."})
@@ -72,7 +75,7 @@ def load_page(setup: Setup) -> Any:
 
 def launch(page: Any, setup: Setup, **given: Any) -> Any:
     """Serve the page; no font, script or count is asked of another machine."""
-    given |= {"server_port": setup.port, "css_paths": RECIPES / "lab" / "app.css", "ssr_mode": False}
+    given |= {"server_port": setup.port, "css_paths": RECIPES / "demo" / "page.css", "ssr_mode": False}
     return page.launch(**given)
 
 

@@ -11,12 +11,12 @@ from train_mdlm_curve import SETTINGS
 from train_mdlm_curve import main as train
 from transformers import AutoTokenizer
 
+from demo.streamed import token_texts
 from hf_targets import MdlmForMaskedDiffusion
 from hf_targets.figures.page_style import shown
 from hf_targets.masked_diffusion.sampling.streaming import CanvasTrace
 from hf_targets.maths.bsplines import basis_matrix
 from lab.settings import parse_mapping
-from lab.streamed import token_texts
 
 GAP, MASK, NEW, KEPT = "_", "masked", "new", "text"
 SAMPLER, TEMPERATURE = "confidence", 0.5  # what a model that has learnt little is surest of

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding, StoppingCriteriaList, StopStringCriteria
 
+from demo.streamed import streamed, token_texts
 from hf_targets import DocumentRetriever, DynamicVocabForCausalLM, PhraseVocabulary, WordNgrams, draft
 from hf_targets.backbones.positions import max_positions
 from hf_targets.phrases.cited_answers import first_line
@@ -15,7 +16,6 @@ from hf_targets.phrases.decoding.token_scores import ScoredByTokens
 from hf_targets.phrases.highlighting import GeneratedText
 from lab.answer_page import PageAnswer
 from lab.passages import encode_question, passages_of
-from lab.streamed import streamed, token_texts
 
 MOST_CHARACTERS, MOST_PROMPT_TOKENS = 1_000_000, 2048
 MINER = WordNgrams(max_tokens=8, trimmed=True)

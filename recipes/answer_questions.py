@@ -1,7 +1,8 @@
 """Let a trained model answer questions about documents: plainly, with drafts looked up in them, with their phrases.
 
     make models demo                                      # or, with documents and questions of your own:
-    python recipes/demo.py recipes/settings/demo/cpu.yaml --documents FOLDER --questions "What is ...?" "How ...?"
+    python recipes/answer_questions.py recipes/settings/answer_questions/cpu.yaml \
+        --documents FOLDER --questions "What is ...?" "How ...?"
 
 Passages of the documents (text files of a folder; by default the reference of the Python language) go into a collection
 on disk, with vectors of all-MiniLM-L6-v2. SmolLM2-135M-Instruct reads the two passages nearest to each question and
@@ -58,7 +59,7 @@ class Setup:
     num_passages: int = field(default=2, metadata={"help": "Read before an answer, the nearest to its question."})
     passage_words: int = field(default=50, metadata={"help": "At which a passage ends, after a paragraph."})
     new_tokens: int = field(default=80, metadata={"help": "Of an answer, at most."})
-    output_dir: str = field(default="runs/demo", metadata={"help": "Folder of the collection and of the page."})
+    output_dir: str = field(default="runs/answer_questions", metadata={"help": "Of the collection and of the page."})
 
 
 def open_collection(setup: Setup, passages: dict[str, str]) -> DocumentCollection:

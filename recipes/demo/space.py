@@ -28,11 +28,12 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "recipes")]
-sys.argv = [str(HERE / "recipes" / "app.py"), str(HERE / "recipes" / "settings" / "app" / "space.yaml")]
+recipes = HERE / "recipes"
+sys.path[:0] = [str(HERE), str(recipes)]
+sys.argv = [str(recipes / "demo" / "app.py"), str(recipes / "settings" / "demo" / "app" / "space.yaml")]
 runpy.run_path(sys.argv[0], run_name="__main__")
 '''
-_CODE = ("hf_targets", "recipes/lab", "recipes/settings/app", "recipes/app.py", "recipes/train_mdlm_curve.py")
+_CODE = ("hf_targets", "recipes/lab", "recipes/demo", "recipes/settings/demo", "recipes/train_mdlm_curve.py")
 _EXTRAS = ("phrases",)
 _LEFT_OUT = ("faiss", "nltk", "stanza")
 

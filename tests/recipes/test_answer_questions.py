@@ -14,14 +14,14 @@ def test_the_demo_answers_in_three_ways_and_leads_from_each_phrase_to_its_docume
     (tmp_path / "shelf" / "pets.txt").write_text(f"{TEXT}\n\n| 1 | 2 | 3 | 4 | 5 | 6 | 7 |\n")
     given = ["--documents", tmp_path / "shelf", "--output_dir", tmp_path / "out", "--questions", QUESTION]
     given += ["--model", tmp_path / "writer", "--encoder", tmp_path / "encoder"]
-    printed = run_recipe("demo", *given)
+    printed = run_recipe("answer_questions", *given)
     passes = dict(re.findall(r"^(plainly|with drafts|with phrases) +(\d+) +[\d.]+", printed, re.M))
     assert int(passes["with drafts"]) < int(passes["plainly"]) and "the same" in printed
     page = (tmp_path / "out" / "answers.html").read_text()
     links = set(re.findall(r'href="#([^"]*-from-[^"]*)"', page))
     assert links and links <= set(re.findall(r'<mark id="([^"]*)"', page)) and "| 1 |" not in page
     (tmp_path / "shelf" / "pets.txt").write_text("The dog sat on the flat mat of a cat.")
-    run_recipe("demo", *given)  # the collection of the first run follows its documents
+    run_recipe("answer_questions", *given)  # the collection of the first run follows its documents
     assert "The dog sat" in (tmp_path / "out" / "answers.html").read_text()
 
 

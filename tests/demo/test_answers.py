@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers.generation.streamers import BaseStreamer
 
-from lab.live_answers import MOST_CHARACTERS, AnsweringModel, texts_of
-from lab.streamed import streamed
+from demo.answers import MOST_CHARACTERS, AnsweringModel, texts_of
+from demo.streamed import streamed
 from tests.recipes.answering import QUESTION, TEXT, write_models
 from tests.tiny_backbones import make_backbone
 
