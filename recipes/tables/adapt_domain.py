@@ -104,6 +104,7 @@ def main(setup: Setup, training: dict[str, Any]) -> str:
         preferences = preferences_by_aspect(name, prompts, compared["greedy"].texts)
         tables.append(f"Greedy texts that {name} finds better than the first model's:")
         tables.append(format_preferences(preferences))
+    tables.append(f"Figures and texts: {folder}/results.json")
     return "\n\n".join(["Test text of the domain, without phrases:", results_table(perplexities), *tables])
 
 

@@ -140,4 +140,9 @@ def main(setup: Setup) -> str:
 
 
 if __name__ == "__main__":
-    print(main(*parse_settings(Setup, description=__doc__)))
+    (setup,) = parse_settings(Setup, description=__doc__)
+    print(
+        main(setup),
+        f"Runs: {setup.output_dir}. Next: add a row of yours to the settings; these runs are kept.",
+        sep="\n\n",
+    )
