@@ -133,7 +133,9 @@ def test_each_script_has_at_most_150_lines_and_settings_to_try_it_with():
 
 def test_the_package_imports_nothing_of_the_laboratory():
     imports = (node for path in PACKAGE for node in ast.walk(ast.parse(read(path))) if isinstance(node, ast.ImportFrom))
-    assert not [node.module for node in imports if node.module and node.module.split(".")[0] in ("lab", "recipes")]
+    assert not [
+        node.module for node in imports if node.module and node.module.split(".")[0] in ("demo", "lab", "recipes")
+    ]
 
 
 def test_readme_is_short_and_names_only_files_that_exist():
