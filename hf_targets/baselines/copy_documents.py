@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.tokenization import encode, special_token_ids
 from hf_targets.phrases.mining.ngrams import TokenNgrams
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.sources import PhraseSource
 
-_FIELDS = ("input_ids", "attention_mask", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping")
 _MOST_TOKENS = 512  # of a piece, where the encoder's tokenizer names no limit
+_NO_TOKEN = -1
 
 
 class Window(NamedTuple):
@@ -24,39 +25,80 @@ class Window(NamedTuple):
     source: PhraseSource
 
 
-def read_pieces(
-    texts: Sequence[TokenizedText], tokenizer: PreTrainedTokenizerBase
-) -> tuple[dict[str, Tensor], list[np.ndarray]]:
-    """Return documents as tokens of an encoder, a long one in several pieces, and where a model's tokens are in them.
+class EncodedDocument(NamedTuple):
+    """A document as tokens of a model, and as tokens of an encoder, in several pieces if it is long.
 
-    Args:
-        texts: Documents, with the tokens of a language model.
-        tokenizer: Of the encoder, a fast one.
-    Returns: First `ids` and `mask`, (pieces, length); `places`, (N,), of all tokens but special ones in the flattened
-        pieces, those of the first document first; and `owners`, (N,), the number of the document of each. Then for each
-        document (tokens, 4): of each token of the model the numbers in [0, N) of the encoder's tokens that begin and
-        end with the same character, white space aside, or -1; and its own first and last characters.
+    Attributes:
+        text: With the model's tokens.
+        pieces: Ids of the encoder and which of them are text, not special, both (length,).
+        edges: (tokens, 4): of each token of the model the numbers of the encoder's tokens that begin and end with the
+            same character, white space aside, or -1; and its own first and last characters. The encoder's tokens are
+            counted from 0, without special ones.
     """
+
+    text: TokenizedText
+    pieces: list[tuple[np.ndarray, np.ndarray]]
+    edges: np.ndarray
+
+
+def encode_documents(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, encoder_tokenizer: PreTrainedTokenizerBase
+) -> list[EncodedDocument]:
+    """Return documents as tokens of a model and of an encoder, by their fast tokenizers."""
     if not texts:
-        none = torch.zeros(0, 1, dtype=torch.long)
-        return {"ids": none, "mask": none, "places": none[:, 0], "owners": none[:, 0]}, []
+        return []
     names = ("return_overflowing_tokens", "return_special_tokens_mask", "return_offsets_mapping")
     wanted: Any = dict.fromkeys(names, True)
-    length = min(tokenizer.model_max_length, _MOST_TOKENS)
-    strings = [text.text for text in texts]
-    found = tokenizer(strings, truncation=True, max_length=length, padding=True, return_tensors="np", **wanted)
-    ids, mask, special, offsets, owners = (np.asarray(found[name]) for name in _FIELDS)
-    is_text = (mask == 1) & (special == 0)
-    owners, offsets = np.broadcast_to(owners[:, None], is_text.shape)[is_text], offsets[is_text]
-    edges = []
-    for number, text in enumerate(texts):
-        (numbers,) = np.nonzero(owners == number)
-        of_encoder = list(zip(numbers.tolist(), _characters(text.text, offsets[numbers]), strict=True))
-        begin, end = ({place[side]: at for at, place in of_encoder if place[side] >= 0} for side in (0, 1))
-        own = _characters(text.text, text.offsets)
-        edges.append(np.array([[begin.get(one, -1), end.get(two, -1), one, two] for one, two in own]).reshape(-1, 4))
+    length = min(encoder_tokenizer.model_max_length, _MOST_TOKENS)
+    found = encoder_tokenizer(list(texts), truncation=True, max_length=length, **wanted)
+    pieces, spans = [[] for _ in texts], [[np.zeros((0, 2), np.int64)] for _ in texts]
+    fields = ("overflow_to_sample_mapping", "input_ids", "special_tokens_mask", "offset_mapping")
+    for number, ids, is_special, offsets in zip(*(found[name] for name in fields), strict=True):
+        is_text = np.array(is_special) == 0
+        pieces[number].append((np.array(ids), is_text))
+        spans[number].append(np.array(offsets)[is_text])
+    documents, special = [], special_token_ids(tokenizer)
+    for number, (text, ids, offsets) in enumerate(zip(texts, *encode(list(texts), tokenizer), strict=True)):
+        own = TokenizedText(text, ids, np.array(offsets, np.int64).reshape(-1, 2), special)
+        edges = _edges(text, own.offsets, np.concatenate(spans[number]))
+        documents.append(EncodedDocument(own, pieces[number], edges))
+    return documents
+
+
+def _edges(text: str, offsets: np.ndarray, of_encoder: np.ndarray) -> np.ndarray:
+    """Return the `edges` of a document by the characters (tokens, 2) of the model's tokens and the encoder's."""
+    places = list(enumerate(_characters(text, of_encoder)))
+    begin, end = ({place[side]: at for at, place in places if place[side] >= 0} for side in (0, 1))
+    edges = [[begin.get(one, _NO_TOKEN), end.get(two, _NO_TOKEN), one, two] for one, two in _characters(text, offsets)]
+    return np.array(edges, np.int64).reshape(-1, 4)
+
+
+def join_pieces(
+    documents: Sequence[EncodedDocument], tokenizer: PreTrainedTokenizerBase
+) -> tuple[dict[str, Tensor], list[np.ndarray]]:
+    """Return the pieces of documents as arguments of an encoder, and the documents' edges with numbers among all.
+
+    Args:
+        documents: By the same tokenizers.
+        tokenizer: Of the encoder, for its padding.
+    Returns: First `ids` and `mask`, (pieces, length); `places`, (N,), of all tokens but special ones in the flattened
+        pieces, those of the first document first; and `owners`, (N,), the number of the document of each. Then the
+        `edges` of each document, whose numbers of the encoder's tokens are in [0, N), or -1.
+    """
+    pieces = [(number, *piece) for number, document in enumerate(documents) for piece in document.pieces]
+    length, is_left = max((len(own) for _, own, _ in pieces), default=1), tokenizer.padding_side == "left"
+    ids = np.full((len(pieces), length), tokenizer.pad_token_id or 0)
+    mask, is_text = np.zeros((len(pieces), length), np.int64), np.zeros((len(pieces), length), bool)
+    for row, (_, own, part) in enumerate(pieces):
+        at = slice(length - len(own), None) if is_left else slice(len(own))
+        ids[row, at], mask[row, at], is_text[row, at] = own, 1, part
+    owners = np.repeat(np.array([number for number, *_ in pieces], np.int64), is_text.sum(axis=1))
+    starts = np.searchsorted(owners, np.arange(len(documents)))
+    edges = [one.edges.copy() for one in documents]
+    for start, own in zip(starts, edges, strict=True):
+        own[:, :2] += start * (own[:, :2] >= 0)
     arrays = {"ids": ids, "mask": mask, "places": np.flatnonzero(is_text), "owners": owners}
-    return {name: torch.tensor(array) for name, array in arrays.items()}, edges
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, edges
 
 
 def _characters(text: str, offsets: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -73,7 +115,7 @@ def windows_of(
     """Return by its ids each window of 2 to `max_tokens` tokens between ends of the encoder's tokens, and its places.
 
     Args:
-        documents: Names, texts and what `read_pieces` says of them.
+        documents: Names, texts and what `join_pieces` says of their edges.
     """
     found: dict[tuple[int, ...], list[Window]] = {}
     for name, text, edges in documents:
@@ -83,3 +125,36 @@ def windows_of(
                 window = Window(starts[first], ends[stop - 1], PhraseSource(name, firsts[first], lasts[stop - 1]))
                 found.setdefault(tuple(text.ids[first:stop]), []).append(window)
     return found
+
+
+def longest_windows(
+    text: TokenizedText, documents: Sequence[tuple[TokenizedText, np.ndarray]], max_tokens: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the longest windows of documents that a text has, from left to right, without overlap.
+
+    These are the spans that `ForwardMaximumMatching` finds with all of `windows_of`, which is far slower where a few of
+    many windows are in the text.
+
+    Args:
+        documents: Texts and edges, as for `windows_of`.
+    Yields: The text's tokens [first, stop), and the encoder's tokens that start and end the first such window.
+    """
+    if not documents:
+        return
+    gap = [_NO_TOKEN]  # no window crosses from one document to the next
+    joined = np.concatenate([[*one.ids, *gap] for one, _ in documents])
+    starts, ends = np.concatenate([np.append(edges[:, :2], [gap * 2], axis=0) for _, edges in documents]).T
+    ids = np.where(np.isin(text.ids, list(text.special_ids)), _NO_TOKEN - 1, text.ids)
+    same = ids[:, None] == joined
+    run, sizes, places = same & (starts >= 0), np.zeros_like(ids), np.zeros_like(ids)
+    for size in range(2, min(max_tokens, len(joined)) + 1):
+        run = run[:-1, :-1] & same[size - 1 :, size - 1 :]  # (tokens, tokens of documents) that begin `size` equal ones
+        found = run & (ends[size - 1 :] >= 0)
+        (at,) = np.nonzero(found.any(axis=1))
+        sizes[at], places[at] = size, found[at].argmax(axis=1)
+    first = 0
+    while first < len(ids):
+        size, place = int(sizes[first]), int(places[first])
+        if size:
+            yield first, first + size, int(starts[place]), int(ends[place + size - 1])
+        first += max(size, 1)

@@ -24,14 +24,13 @@ from hf_targets.backbones.output_matrix import find_output_scale, read_causal
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import call_inside, execution_device, num_rows
 from hf_targets.backbones.wrapping import WrapsBackbone, backbone_of, check_loading, load_base, place_new_part
-from hf_targets.baselines.copy_documents import read_pieces, windows_of
+from hf_targets.baselines.copy_documents import encode_documents, join_pieces, windows_of
 from hf_targets.baselines.copy_generation import CopyGenerationMixin
 from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.maths.dynamic_losses import dynamic_cross_entropy
 from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.losses import token_loss
-from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.documents import check_documents
 
@@ -192,11 +191,13 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
         rows: list[Any] = [documents] if isinstance(documents, Mapping) else list(documents)
         for row in rows:
             check_documents(row)
-        texts = {text: TokenizedText.from_text(text, tokenizer) for row in rows for text in row.values()}
-        pieces, edges = read_pieces(list(texts.values()), encoder_tokenizer)
-        edges_of, vocabularies, ends = dict(zip(texts, edges, strict=True)), [], []
+        texts = list(dict.fromkeys(text for row in rows for text in row.values()))
+        read = encode_documents(texts, tokenizer, encoder_tokenizer)
+        pieces, edges = join_pieces(read, encoder_tokenizer)
+        parts = {text: (one.text, own) for text, one, own in zip(texts, read, edges, strict=True)}
+        vocabularies, ends = [], []
         for row in rows:
-            found = windows_of(((name, texts[text], edges_of[text]) for name, text in row.items()), max_tokens)
+            found = windows_of(((name, *parts[text]) for name, text in row.items()), max_tokens)
             if not found:
                 raise ValueError(f"documents must have two tokens in a row to copy, and {[*row]!r:.60} have none")
             vocabulary = PhraseVocabulary(tokenizer, vocab_size=num_rows(self.get_output_embeddings()))
@@ -244,7 +245,7 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
         is the target, the starts and ends of other documents are left out.
 
         Args:
-            sources: Of a `CopyCollator`: `ids`, `mask`, `places` and `owners` of documents (`read_pieces`); `starts`
+            sources: Of a `CopyCollator`: `ids`, `mask`, `places` and `owners` of documents (`join_pieces`); `starts`
                 and `ends`, (batch, time): at the first token of a phrase the numbers in [0, N) of the documents' tokens
                 at which it starts and ends; -1 elsewhere.
             phrases: Of `read_documents`; its P logits follow those of V tokens.

@@ -1,6 +1,7 @@
 """Documents in memory that a text is about, by vectors or by shared words, and what documents and queries must be."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from hf_targets.extras import require
 from hf_targets.retrieval.encoders import Encoder, encoder_of, vectors_of
 from hf_targets.retrieval.vector_search import VectorSearch
 
-_QUERIES_AT_ONCE = 64
-_Nearest = Callable[[list[str], int], Iterator[tuple[np.ndarray, np.ndarray]]]
+_QUERIES_AT_ONCE, _SCORED_AT_ONCE = 1024, 64
+_Found = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class DocumentRetriever:
@@ -42,11 +43,8 @@ class DocumentRetriever:
         check_documents(documents)
         encoder = encoder_of(encoder)
         vectors = vectors_of(list(documents.values()), encoder.encode_document)
-
-        def scores(queries: list[str]) -> np.ndarray:
-            return vectors_of(queries, encoder.encode_query, vectors.shape[1]) @ vectors.T
-
-        self._ids, self._nearest = list(documents), _best_of(scores)
+        read = partial(vectors_of, encode=encoder.encode_query, dim=vectors.shape[1])
+        self._ids, self._nearest = list(documents), partial(_best, read, vectors.T)
 
     @classmethod
     def lexical(cls, documents: Mapping[str, str]) -> "DocumentRetriever":
@@ -65,8 +63,7 @@ class DocumentRetriever:
         words = features.TfidfVectorizer(analyzer=word_runs, sublinear_tf=True, dtype=np.float32)
         weights = words.fit_transform(documents.values()).T.tocsr()
         retriever = cls.__new__(cls)
-        retriever._ids = list(documents)
-        retriever._nearest = _best_of(lambda queries: (words.transform(queries) @ weights).toarray())
+        retriever._ids, retriever._nearest = list(documents), partial(_best, words.transform, weights)
         return retriever
 
     @classmethod
@@ -87,14 +84,9 @@ class DocumentRetriever:
                 f"an index must be by inner products and have a vector for each of {len(ids)} ids, got {len(index)} by "
                 f"{index.metric}"
             )
-        encode = encoder_of(encoder).encode_query
-
-        def nearest(queries: list[str], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            scores, numbers = index.search(torch.from_numpy(vectors_of(queries, encode, index.dim)), k)
-            return ((row[row >= 0].numpy(), own[row >= 0].numpy()) for row, own in zip(numbers, scores, strict=True))
-
+        read = partial(vectors_of, encode=encoder_of(encoder).encode_query, dim=index.dim)
         retriever = cls.__new__(cls)
-        retriever._ids, retriever._nearest = ids, nearest
+        retriever._ids, retriever._nearest = ids, partial(_found, read, index)
         return retriever
 
     def __len__(self) -> int:
@@ -118,15 +110,23 @@ class DocumentRetriever:
         return found
 
 
-def _best_of(scores_of: Callable[[list[str]], np.ndarray]) -> _Nearest:
-    """Return a function that gives the numbers and scores of the best of all documents, the first ones of equals."""
+def _best(read: Callable[[list[str]], Any], documents: Any, queries: list[str], k: int) -> _Found:
+    """Yield the numbers and scores of the best of all documents, (width, documents), the first ones of equals."""
+    vectors = read(queries)
+    for start in range(0, len(queries), _SCORED_AT_ONCE):
+        scores = vectors[start : start + _SCORED_AT_ONCE] @ documents
+        for row in scores if isinstance(scores, np.ndarray) else scores.toarray():
+            last = np.partition(-row, min(k, len(row)) - 1)[min(k, len(row)) - 1]
+            (good,) = np.nonzero(~(-row > last))  # to sort all takes longer than to score them
+            best = good[np.argsort(-row[good], kind="stable")[:k]]
+            yield best, row[best]
 
-    def nearest(queries: list[str], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for scores in scores_of(queries):
-            best = np.argsort(-scores, kind="stable")[:k]
-            yield best, scores[best]
 
-    return nearest
+def _found(read: Callable[[list[str]], np.ndarray], index: VectorSearch, queries: list[str], k: int) -> _Found:
+    """Yield the numbers and scores of what an index finds."""
+    for part in torch.from_numpy(read(queries)).split(_SCORED_AT_ONCE):
+        for scores, numbers in zip(*index.search(part, k), strict=True):
+            yield numbers[numbers >= 0].numpy(), scores[numbers >= 0].numpy()
 
 
 def check_documents(documents: Mapping[str, str]) -> None:

@@ -1,6 +1,7 @@
 """A model that copies from documents: against brute force, with a cache and batches, and what it tells of sources."""
 
 import copy
+import pickle
 from functools import cache
 
 import pytest
@@ -9,12 +10,12 @@ from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 
 from hf_targets import CopyCollator, CopyGenerator
-from hf_targets.baselines.copy_documents import read_pieces
+from hf_targets.baselines.copy_documents import encode_documents, join_pieces
 from hf_targets.data.tokenization import train_masking_tokenizer
-from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from tests.choices import on_clear_draws, require_clear_choices, restart_draws
 from tests.small_tokenizers import BPE, SENTENCES, WORDS
 from tests.tiny_backbones import make_backbone
+from tests.trainer_runs import assert_same
 
 READER = train_masking_tokenizer(SENTENCES, vocab_size=290, model_max_length=12)
 DOGS = "a dog saw the cat; the dog  sat on a flat mat\n"
@@ -57,8 +58,8 @@ def by_hand(model, documents):
     """Return windows of 2 to 8 tokens and their rows concat(start, end), document by document, without batches."""
     rows = {}
     for text in documents.values():
-        tokens = TokenizedText.from_text(text, BPE)
-        pieces, (edges,) = read_pieces([tokens], READER)
+        (read,) = encode_documents([text], BPE, READER)
+        (pieces, (edges,)), tokens = join_pieces([read], READER), read.text
         states = zip(*model.document_encoder(pieces["ids"], pieces["mask"], pieces["places"]), strict=True)
         starts, ends = zip(*states, strict=True)
         for first in range(len(tokens)):
@@ -78,20 +79,6 @@ def test_without_documents_and_with_new_parts_it_writes_as_its_base(family):
     hidden, weight = model.base_model(**ids)[0], model.get_output_embeddings().weight
     logits = model(**ids, phrases=read(model)).logits[..., 300:]
     torch.testing.assert_close(logits, (hidden @ weight.T).mean(dim=-1, keepdim=True).expand_as(logits))
-
-
-def test_windows_start_and_end_where_tokens_of_the_encoder_do():
-    texts = [TokenizedText.from_text(text, BPE) for text in (*DOCUMENTS.values(), "\n")]
-    pieces, edges_of = read_pieces(texts, READER)
-    assert len(pieces["ids"]) > len(texts) and pieces["ids"].shape[1] == 12
-    for number, (text, edges) in enumerate(zip(texts, edges_of, strict=True)):
-        own, before = READER(text.text, return_offsets_mapping=True), int((pieces["owners"] < number).sum())
-        assert pieces["ids"].flatten()[pieces["places"]][pieces["owners"] == number].tolist() == own["input_ids"][1:-1]
-        for token, span in zip(edges.tolist(), text.offsets.tolist(), strict=True):
-            begin, end = (own["offset_mapping"][1:-1][max(at - before, 0)] for at in token[:2])
-            assert token[0] < 0 or len({stop - len(text.text[at:stop].lstrip()) for at, stop in (begin, span)}) == 1
-            assert token[1] < 0 or end[1] == span[1]
-        assert (edges[:, :2] >= 0).sum() > len(own["input_ids"]) or number == 2  # a line end is no window
 
 
 @FAMILIES
@@ -149,6 +136,16 @@ def test_targets_are_phrases_of_other_documents_whose_states_read_no_part_of_the
     labels = [-100 if BPE.decode(id_) == " saw" else id_ for id_ in ids]
     of = CopyCollator(documents, BPE, READER)([{"input_ids": ids, "labels": labels}])["sources"]
     assert (of["starts"] >= 0).sum() == (of["ends"] >= 0).sum() == len(found) - 1  # no part of it is a target
+
+
+def test_a_copy_of_a_collator_in_another_process_makes_the_same_batches_after_others():
+    collator = CopyCollator(DOCUMENTS | OTHERS, BPE, READER)
+    sent = pickle.loads(pickle.dumps(collator))
+    collator(ROWS[:1])
+    for rows in (ROWS, ROWS[1:]):
+        one, other = ({**batch.pop("sources"), **batch} for batch in (collator(rows), sent(rows)))
+        assert_same(one, other, rtol=0, atol=0)
+        assert (one["starts"] >= 0).any()
 
 
 def test_the_plain_trainer_trains_each_part(tmp_path):
@@ -209,6 +206,7 @@ def test_what_cannot_be_is_refused():
         "two tokens": lambda: read(model, {"a": "a"}),
         "by id": lambda: read(model, ["a text"]),
         "min_tokens": lambda: read(model, max_tokens=1),
+        "max_tokens must": lambda: CopyCollator(DOCUMENTS, BPE, READER, max_tokens=1),
         "read_documents": lambda: model.generate(**ids, documents=DOCUMENTS),
         "each row": lambda: model.generate(**ids, documents=read(model, [DOCUMENTS] * 3)),
         "cache": lambda: model.generate(**ids, documents=read(model), cache_implementation="static"),
