@@ -1,12 +1,15 @@
 """Neighbours of chunks of a text: documents of a collection, found for a data set or while a model writes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, compress, filterfalse, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.data.progress import progress
 from hf_targets.retrieval.documents import DocumentRetriever
 from hf_targets.retrieval.encoders import Encoder
 
@@ -17,6 +20,7 @@ Retrieve = Callable[[list[list[int]]], Sequence[Sequence[Sequence[int]]]]
 """Gives each chunk, which is a list of ids, its neighbours, which are lists of ids; best first, and perhaps none."""
 
 _OWN_RUN = 8  # ids in a row that a text and a document of it share
+_ROWS_AT_ONCE = 256  # whose chunks are searched together
 
 
 class ChunkNeighbors:
@@ -33,7 +37,8 @@ class ChunkNeighbors:
 
     Args:
         documents: A `DocumentCollection`, or texts by id.
-        encoder: Of texts by id, as for `DocumentRetriever`; None: they are found by shared words (TF-IDF).
+        encoder: Of texts by id, as for `DocumentRetriever`; None: they are found by shared words (TF-IDF). A
+            `SentenceTransformer` chooses its device itself: the accelerator where there is one, unless given `device`.
         k, chunk_length, length: Neighbours of a chunk, and tokens of a chunk and of a neighbour, as the model has them.
     Source: Borgeaud et al. 2022, section 2.3.
     Departs: a passage is found by all of its text; theirs by its first chunk, without what follows.
@@ -59,7 +64,9 @@ class ChunkNeighbors:
 
     def __call__(self, chunks: list[list[int]]) -> list[list[list[int]]]:
         """Return the ids of up to k neighbours of each chunk; a chunk without words has none."""
-        return [[ids[: self.length] for ids in some] for some in self._nearest(chunks, self.k)]
+        found = self._nearest(chunks, self.k)
+        self._tokenize(chain.from_iterable(found))
+        return [[self._read(name)[: self.length] for name in names] for names in found]
 
     def add_to(self, dataset: "Dataset", *, own_text: bool = False) -> "Dataset":
         """Return a data set with the columns `neighbor_ids` and `neighbor_mask`, (chunks, k, length) in each row.
@@ -75,28 +82,47 @@ class ChunkNeighbors:
         if not most:
             raise ValueError(f"neighbours need a whole chunk, {size} tokens, and no row has so many; use longer blocks")
         added: dict[str, list[Any]] = {"neighbor_ids": [], "neighbor_mask": []}
-        for row in map(dict, dataset.with_format(None)):
-            ids, mask = row["input_ids"], row.get("attention_mask")
-            ids = ids if mask is None else [one for one, keep in zip(ids, mask, strict=True) if keep]
-            found = self._nearest(_chunks(ids, size), self.k + 4 + len(ids) // 16)  # some may be of the text itself
-            runs = {n: {*zip(*(ids[at:] for at in range(n)), strict=False)} for n in range(1, _OWN_RUN + 1)}
-            found = [[one for one in some if own_text or not _shares_run(one, runs)] for some in found]
-            for name, tensor in neighbor_tensors([found], most, self.k, self.length).items():
-                added[name].append(tensor[0].numpy())
+        plain = dataset.with_format(None)
+        with progress(len(plain), "finding neighbours", unit="row") as bar:
+            for start in range(0, len(plain), _ROWS_AT_ONCE):
+                part = plain[start : start + _ROWS_AT_ONCE]
+                rows = part["input_ids"]
+                if "attention_mask" in part:
+                    rows = [list(compress(*row)) for row in zip(rows, part["attention_mask"], strict=True)]
+                for name, tensor in neighbor_tensors(self._of_rows(rows, own_text), most, self.k, self.length).items():
+                    added[name] += list(tensor.numpy())
+                bar.update(len(rows))
         return concatenate_datasets([dataset, Dataset.from_dict(added)], axis=1)
 
-    def _nearest(self, chunks: list[list[int]], k: int) -> list[list[list[int]]]:
-        """Return the ids of the whole documents nearest to each chunk."""
-        texts = [str(self.tokenizer.decode(chunk, skip_special_tokens=True)) for chunk in chunks]
+    def _of_rows(self, rows: list[list[int]], own_text: bool) -> list[list[list[list[int]]]]:
+        """Return the neighbours of each chunk of rows, up to k, without those of the row itself unless it may be."""
+        chunks = [_chunks(ids, self.chunk_length) for ids in rows]
+        counts = [self.k + 4 + len(ids) // 16 for ids in rows]  # some may be of the text itself
+        found = self._nearest(list(chain.from_iterable(chunks)), max(counts))
+        self._tokenize(chain.from_iterable(names[: self.k] for names in found))  # at once: most are kept
+        nearest, neighbors = iter(found), []
+        for ids, own, count in zip(rows, chunks, counts, strict=True):
+            is_own = (lambda _: False) if own_text else _shares_a_run_with(ids)
+            read = [map(self._read, names[:count]) for names in islice(nearest, len(own))]
+            neighbors.append([list(islice(filterfalse(is_own, documents), self.k)) for documents in read])
+        return neighbors
+
+    def _nearest(self, chunks: list[list[int]], k: int) -> list[list[str]]:
+        """Return the names of the documents nearest to each chunk."""
+        texts = list(map(str, self.tokenizer.batch_decode(chunks, skip_special_tokens=True)))
         asked = [at for at, text in enumerate(texts) if text.strip()]
-        nearest: list[list[list[int]]] = [[] for _ in texts]
+        nearest: list[list[str]] = [[] for _ in texts]
         for at, found in zip(asked, self._retrieve([texts[at] for at in asked], k), strict=True):
-            nearest[at] = [self._read(name) for name, _ in found]
+            nearest[at] = [name for name, _ in found]
         return nearest
 
+    def _tokenize(self, names: Iterable[str]) -> None:
+        if new := [name for name in dict.fromkeys(names) if name not in self._ids]:
+            texts = [self.documents[name] for name in new]
+            self._ids |= zip(new, self.tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)
+
     def _read(self, name: str) -> list[int]:
-        if name not in self._ids:
-            self._ids[name] = self.tokenizer(self.documents[name], add_special_tokens=False)["input_ids"]  # pyright: ignore
+        self._tokenize([name])
         return self._ids[name]
 
 
@@ -104,9 +130,22 @@ def _chunks(ids: list[int], size: int) -> list[list[int]]:
     return [ids[at : at + size] for at in range(0, len(ids) - size + 1, size)]
 
 
-def _shares_run(document: list[int], runs: dict[int, set[tuple[int, ...]]]) -> bool:
-    size = min(_OWN_RUN, len(document))
-    return any(tuple(document[at : at + size]) in runs[size] for at in range(len(document) - size + 1))
+def _shares_a_run_with(text: list[int]) -> Callable[[list[int]], bool]:
+    """Return a test whether a document has 8 ids in a row of a text, or all of its own if they are fewer."""
+
+    @cache
+    def of_text(size: int) -> set[tuple[int, ...]]:
+        return {*_runs(text, size)}
+
+    def shares(document: list[int]) -> bool:
+        size = min(_OWN_RUN, len(document))
+        return not of_text(size).isdisjoint(_runs(document, size))
+
+    return shares
+
+
+def _runs(ids: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    return zip(*(ids[at:] for at in range(size)), strict=False)
 
 
 def written_neighbors(

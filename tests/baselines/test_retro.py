@@ -7,7 +7,8 @@ import torch
 from datasets import Dataset
 from transformers import DynamicCache, Trainer, TrainingArguments
 
-from hf_targets import ChunkNeighbors, RetroForCausalLM, word_level_tokenizer
+from hf_targets import ChunkNeighbors, DocumentRetriever, RetroForCausalLM, word_level_tokenizer
+from hf_targets.baselines import retro_neighbors
 from tests.memory import realigned
 from tests.tiny_backbones import left_padded, make_backbone, token_ids
 from tests.trainer_runs import CHECKPOINTING, assert_same, weights
@@ -203,6 +204,33 @@ def test_neighbours_are_the_nearest_documents_but_not_those_of_the_text_itself_u
     assert [len(one) for one in found([ids[:8]])[0]] == [10, 2, 5]
     with pytest.raises(ValueError, match="chunk"):
         ChunkNeighbors(shelf, tokenizer, chunk_length=64).add_to(data)
+
+
+def test_the_neighbours_of_many_rows_are_those_of_brute_force_chunk_by_chunk(monkeypatch):
+    monkeypatch.setattr(retro_neighbors, "_ROWS_AT_ONCE", 2)
+    drawn = torch.randint(9, (400,), generator=torch.Generator().manual_seed(0)).tolist()
+    shelf = {str(at): " ".join(f"w{one}" for one in drawn[at : at + at % 7 + 4]) for at in range(0, 380, 5)}
+    tokenizer = word_level_tokenizer([*shelf.values()])
+    read = {name: tokenizer(text)["input_ids"] for name, text in shelf.items()}
+    whole = tokenizer(" ".join(f"w{one}" for one in drawn))["input_ids"]
+    rows = [whole[at : at + size] for at, size in ((0, 24), (50, 9), (90, 31), (7, 3))]
+    found = ChunkNeighbors(shelf, tokenizer, k=3, chunk_length=8, length=6)
+    retrieve, skipped = DocumentRetriever.lexical(shelf).retrieve, 0
+    for row, ids in zip(found.add_to(Dataset.from_dict({"input_ids": rows})), rows, strict=True):
+        expected = torch.zeros(2, 3, 3, 6, dtype=torch.long)
+        for chunk in range(len(ids) // 8):
+            query, others = tokenizer.decode(ids[chunk * 8 : chunk * 8 + 8]), []
+            for name, _ in retrieve([query], 3 + 4 + len(ids) // 16)[0]:
+                size = min(8, len(read[name]))
+                runs = [read[name][at : at + size] for at in range(len(read[name]) - size + 1)]
+                is_own = any(ids[at : at + size] in runs for at in range(len(ids)))
+                skipped += is_own
+                others += [] if is_own else [read[name]]
+            for place, other in enumerate(others[:3]):
+                expected[0, chunk, place, : len(other)] = torch.tensor(other[:6])
+                expected[1, chunk, place, : len(other)] = 1
+        assert row["neighbor_ids"] == expected[0].tolist() and row["neighbor_mask"] == expected[1].tolist()
+    assert skipped > 4
 
 
 def test_what_it_cannot_read_is_refused_in_words():
