@@ -123,14 +123,23 @@ class KnnDatastore:
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> Self:
-        """Open a datastore, whose keys stay in their file; a ValueError tells that it was not built to its end."""
+        """Open a datastore, whose keys stay in their file.
+
+        Raises:
+            ValueError: If it was not built to its end, or its files are damaged.
+        """
         folder = Path(folder)
         told = _read_told(folder)
         if not told or not told["complete"]:
             what = "a datastore whose building was broken off" if told else "no datastore"
             raise ValueError(f"{folder} has {what}; call KnnDatastore.build with its model and text")
-        keys, words = np.load(folder / _KEYS, mmap_mode="r"), torch.from_numpy(np.load(folder / _WORDS, mmap_mode="c"))
-        return cls(keys, words, told["index"]["factory"] and VectorIndex.load(folder), told)
+        try:
+            keys, words = np.load(folder / _KEYS, mmap_mode="r"), np.load(folder / _WORDS, mmap_mode="c")
+            if (*keys.shape, len(words)) != (told["keys"], told["dim"], told["keys"]):
+                raise ValueError(f"keys of shape {keys.shape} and {len(words)} words, not {told['keys']}")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{folder} has damaged files ({error}); remove it, and build it again") from error
+        return cls(keys, torch.from_numpy(words), told["index"]["factory"] and VectorIndex.load(folder), told)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -172,6 +181,8 @@ class KnnDatastore:
         if states.shape[1:] != self.keys.shape[1:] or not states.isfinite().all():
             raise ValueError(f"states must be finite, of width {self.keys.shape[1]}, got shape {tuple(states.shape)}")
         distances, numbers = self._nearest.search(states, k)
+        if distances.isnan().any():
+            raise ValueError(f"keys must be finite, and {_KEYS} has NaN; remove the datastore, and build it again")
         words = self.words[numbers.clamp(min=0).cpu()].long().to(states.device)
         return distances, words.masked_fill_(numbers < 0, _NO_WORD)
 

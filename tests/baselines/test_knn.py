@@ -1,6 +1,7 @@
 """kNN-LM against brute force in float64; its datastore in files, however it was built; what is refused."""
 
 import itertools
+import shutil
 import signal
 
 import numpy as np
@@ -178,9 +179,18 @@ def scored(store, **given):
     return cached_perplexities(made(), blocks(), {"knn": KnnProcessor(store, made(), k=9, **given)})
 
 
+def damaged(path, keys_of):
+    """Return a copy of a datastore with other keys."""
+    folder = shutil.copytree(path, path.parent / "damaged")
+    np.save(folder / "keys.npy", keys_of(np.load(folder / "keys.npy")))
+    return KnnDatastore.from_folder(folder)
+
+
 @pytest.mark.parametrize(
     ("act", "word"),
     [
+        (lambda store, path: damaged(path, lambda keys: keys[1:]), "damaged files"),
+        (lambda store, path: damaged(path, lambda keys: keys * np.nan).search(torch.ones(1, 32), 9), "has NaN"),
         (lambda store, path: KnnProcessor(store, made(seed=1), k=9), "other weights"),
         (lambda store, path: KnnDatastore.build(made(seed=1), blocks(), path), "another model"),
         (lambda store, path: KnnDatastore.build(made(), blocks(seed=4), path), "another text"),
