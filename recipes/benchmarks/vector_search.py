@@ -2,9 +2,10 @@
 
     python recipes/benchmarks/vector_search.py recipes/settings/benchmarks/vector_search/measured.yaml
 
-Vectors are made, or a model's phrases: see `lab/vectors.py`. Milliseconds are CPU time, of a median search; start it
-with OMP_NUM_THREADS=1. Megabytes in memory are those of the index's files that this process holds after its searches.
-Measured: recipes/phrases.md, recipes/scale.md.
+Vectors are made, or a model's phrases or keys: see `lab/vectors.py`. Milliseconds are CPU time, of a median search;
+start it with OMP_NUM_THREADS=1. Megabytes in memory are those of the index's files that this process holds after its
+searches.
+Measured: recipes/baselines.md, recipes/phrases.md, recipes/scale.md.
 """
 
 import sys
@@ -29,7 +30,7 @@ from transformers import AutoModelForCausalLM
 from hf_targets import DiskIndex, VectorIndex, VectorSearch
 from lab.settings import parse_settings
 from lab.tables import markdown_table
-from lab.vectors import VectorSettings, clustered, of_phrases
+from lab.vectors import VectorSettings, clustered, of_model
 
 
 @dataclass
@@ -78,17 +79,21 @@ def megabytes_in_memory(folder: str) -> float:
 def main(setup: Setup) -> None:
     """Print a row for the whole product, and one for each index and way to search it."""
     generator = torch.Generator().manual_seed(0)
-    vectors, queries, fitted = (of_phrases if setup.model_name_or_path else clustered)(setup, generator)
+    vectors, queries, fitted = (of_model if setup.model_name_or_path else clustered)(setup, generator)
     ones, batches = list(queries[:, None]), [queries] * 3
-    lengths = vectors.square().sum(dim=1) / 2 if setup.metric == "distance" else vectors.new_zeros(1)
+    lengths = torch.zeros(1)
+    if setup.metric == "distance" and vectors.dtype != torch.float16:
+        lengths = vectors.square().sum(dim=1) / 2
 
     def exact(some: Tensor) -> Tensor:
+        if vectors.dtype == torch.float16:  # block by block, as a datastore without an index does
+            return DiskIndex(vectors.numpy(), metric=setup.metric).search(some, setup.k)[1]
         return (some @ vectors.T - lengths).topk(setup.k).indices
 
     best, times = exact(queries), [milliseconds(exact, ones[:16]), milliseconds(exact, batches)]
     rows = [["product, topk", "", "", "1.000", *times, f"{vectors.nbytes / 1e6:.0f}", "", ""]]
 
-    if setup.model_name_or_path:
+    if setup.model_name_or_path and setup.vectors == "phrases":
         rows.append(["a step of the model", *[""] * 3, model_step(setup.model_name_or_path), *[""] * 4])
 
     def measure(index: VectorSearch, name: str, about: list[str], sizes: list[str]) -> None:
