@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_targets import KnnDatastore, KnnProcessor, cached_perplexities, search_cache
 from hf_targets.evaluation.timing import median_seconds
+from hf_targets.neural_cache.perplexity import WITHOUT
 from lab.results import write_results
 from lab.settings import parse_settings
 from lab.tables import markdown_table
@@ -40,6 +41,7 @@ class Setup(BlockSettings):
     weights: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.3, 0.4], metadata={"help": "Tried."})
     window: int = field(default=1000, metadata={"help": "W of the cache."})
     thetas: list[float] = field(default_factory=lambda: [10.0, 20.0, 40.0], metadata={"help": "Tried, relative."})
+    timed_blocks: int = field(default=2, metadata={"help": "Of test text, scored again for tokens a second."})
     workers: int | None = field(default=None, metadata={"help": "Processes of Ray that build. None: this one."})
     output_dir: str = field(default="runs/knn_lm", metadata={"help": "Folder of the datastore and the results."})
 
@@ -65,18 +67,25 @@ def main(setup: Setup) -> str:
         found = cached_perplexities(model, blocks["test"], ways)
         state = torch.tensor(store.keys[:1]).float()
         search = median_seconds({"search": lambda at=store, one=state: at.search(one, setup.k)}, 9, model.device)
+        some = blocks["test"].take(min(setup.timed_blocks, len(blocks["test"])))
+        speeds = {}
+        for way, given in {WITHOUT: {}, **{name: {name: one} for name, one in ways.items()}}.items():
+            start = time.process_time()
+            scored = cached_perplexities(model, some, given)[WITHOUT].num_tokens
+            speeds[way] = scored / (time.process_time() - start)
         settings = {"cache": f"theta {cache.theta:g}, lambda {cache.weight:g}"}
         settings |= dict.fromkeys(["kNN-LM", "both"], f"temperature {knn.temperature:g}, lambda {knn.weight:g}")
         rows += [
-            [factory, way, f"{one.per_token:.2f}", f"{one.per_word:.1f}", settings.get(way, "")]
+            [factory, way, f"{one.per_token:.2f}", f"{one.per_word:.1f}", f"{speeds[way]:.0f}", settings.get(way, "")]
             for way, one in found.items()
         ]
         size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
         told = {"keys": len(store), "MB": size, "build, s": seconds, "search, ms": 1000 * search["search"]}
         results[factory] = told | {way: one.per_token for way, one in found.items()} | {"settings": settings}
+        results[factory] |= {f"{way}, tokens a CPU second": speed for way, speed in speeds.items()}
         print(factory, *(f"{key} {value:,.1f}" for key, value in told.items()), sep=", ")
     write_results(setup.output_dir, {"settings": vars(setup), "results": results})
-    table = markdown_table(["search", "text", "per token", "per word", "chosen"], rows)
+    table = markdown_table(["search", "text", "per token", "per word", "tokens a CPU second", "chosen"], rows)
     return f"\n{table}\n\nDatastores and results: {setup.output_dir}"
 
 
