@@ -1,4 +1,4 @@
-"""The output matrix of a backbone: its logits must be that matrix applied to its last hidden states, times a scale."""
+"""The output matrix of a backbone: it must give the logits of its last hidden states, but for a scale and a cap."""
 
 import inspect
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import call_inside, execution_device, num_rows, trains_rows
-from hf_targets.maths.losses import token_cross_entropy
+from hf_targets.maths.losses import soft_capped, token_cross_entropy
 
 
 def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
@@ -57,15 +57,14 @@ def find_output_scale(
     """Return the factor between a backbone's last hidden states and what its output embedding reads, tried on tokens.
 
     It is 1 for most, and another for T5, Cohere, Granite and others that have a scale in their configuration. A bias
-    `final_logits_bias`, as Marian and BART have it, is added to the logits.
+    `final_logits_bias`, as Marian and BART have it, is added to the logits. A soft cap is `soft_cap_of` the backbone.
 
     Args:
         read: Returns the last hidden states of token ids (1, time).
         names: The arguments of the backbone that get these ids.
     Returns: None if the weights are not loaded yet, or are sharded: they cannot be tried.
     Raises:
-        ValueError: If the backbone reads no token ids, or its logits are anything else (a soft cap, a transform), or
-            not finite.
+        ValueError: If the backbone reads no token ids, or its logits are anything else, or not finite.
     """
     layer = output_embedding(backbone)
     if "input_ids" not in inspect.signature(backbone.forward).parameters:
@@ -86,17 +85,34 @@ def find_output_scale(
             "NaN in its weights, or load them in another type"
         )
     added: Any = getattr(backbone, "final_logits_bias", 0.0)
-    scales = _scales(backbone.config)
-    products = [(layer(scale * hidden) + added).float() for scale in scales]
+    scales, cap = _scales(backbone.config), soft_cap_of(backbone)
+    products = [soft_capped(layer(scale * hidden) + added, cap).float() for scale in scales]
     errors = [float((logits.float() - product).abs().max()) for product in products]
     error, scale = min(zip(errors, scales, strict=True), key=lambda pair: pair[0])
     if not error <= rounding_of(layer, logits):
         raise ValueError(
             f"{type(backbone).__name__} does more than apply its output embedding to its last hidden states, times a "
-            f"scale (a soft cap, a transform), which the losses of new parts do not compute: its logits differ by up "
-            f"to {error:.2g}; choose another base model, or draft without heads (`hf_targets.draft`)"
+            f"scale and with a cap (a transform, for one), which the losses of new parts do not compute: its logits "
+            f"differ by up to {error:.2g}; choose another base model, or draft without heads (`hf_targets.draft`)"
         )
     return scale
+
+
+def soft_cap_of(backbone: PreTrainedModel) -> float | None:
+    """Return the bound of a backbone's logits, as `soft_capped` takes it; None: it does not cap them."""
+    config = backbone.config.get_text_config()
+    caps = (getattr(config, name, None) for name in ("final_logit_softcapping", "logits_soft_cap"))
+    return next((cap for cap in caps if cap is not None), None)
+
+
+def check_plain_output(backbone: PreTrainedModel) -> None:
+    """Raise a ValueError if a causal model's logits are not its output embedding applied to its last hidden states."""
+    scale, cap = find_output_scale(backbone, read_causal, "input_ids"), soft_cap_of(backbone)
+    if scale not in (None, 1.0) or cap is not None:
+        does = "scales its logits" if cap is None else f"caps its logits at {cap}"
+        raise ValueError(
+            f"{type(backbone).__name__} {does}, which the scores of phrases do not compute; choose another base model"
+        )
 
 
 def rounding_of(layer: nn.Linear, logits: Tensor) -> float:
@@ -121,29 +137,35 @@ class OutputMap:
         layer: The output embedding, (V, d).
         added: A bias (V,) that the backbone adds to what the layer gives, as Marian and BART do; None: none.
         scale: By which the layer's input is multiplied, as `find_output_scale` finds it.
+        cap: Of the logits, as `soft_capped` bounds them; None: none.
     """
 
     layer: nn.Linear
     added: Tensor | None = None
     scale: float = 1.0
+    cap: float | None = None
 
     @classmethod
     def of(cls, backbone: PreTrainedModel, scale: float = 1.0) -> Self:
         """Return the map of a backbone; raise ValueError if it has no plain output embedding."""
         added = getattr(backbone, "final_logits_bias", None)
-        return cls(output_embedding(backbone), added[0] if isinstance(added, Tensor) else None, scale)
+        added = added[0] if isinstance(added, Tensor) else None
+        return cls(output_embedding(backbone), added, scale, soft_cap_of(backbone))
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return the logits (..., V) of states (..., d)."""
         logits = self.layer(self.scaled(states))
-        return logits if self.added is None else logits + self.added
+        return soft_capped(logits if self.added is None else logits + self.added, self.cap)
 
     def scaled(self, states: Tensor) -> Tensor:
         """Return what the layer reads of states (..., d)."""
         return states if self.scale == 1 else states * self.scale
 
     def inside(self, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Return compute(weight, bias, *arguments), run as `call_inside` runs it; the bias has what is added in it."""
+        """Return compute(weight, bias, *arguments), run as `call_inside` runs it; the bias has what is added in it.
+
+        `compute` is to apply the cap.
+        """
 
         def with_bias(weight: Tensor, bias: Tensor | None, *arguments: Any) -> Any:
             if self.added is not None:
@@ -156,6 +178,6 @@ class OutputMap:
         """Return `token_cross_entropy` of states (..., d) and targets (...), in the shape of the targets."""
 
         def losses(weight: Tensor, bias: Tensor | None, states: Tensor, targets: Tensor) -> Tensor:
-            return token_cross_entropy(states, weight, targets, bias)
+            return token_cross_entropy(states, weight, targets, bias, cap=self.cap)
 
         return self.inside(losses, self.scaled(states).flatten(0, -2), targets.flatten()).view(targets.shape)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import distribute_tensor
 
-from hf_targets.maths.losses import IGNORED, weighted_cross_entropy
+from hf_targets.maths.losses import IGNORED, soft_capped, weighted_cross_entropy
 
 
 class _BorrowedLayer(nn.Module):
@@ -157,7 +157,13 @@ def embedding_rows(layer: nn.Linear, ids: Tensor) -> Tensor:
 
 
 def weighted_output_cross_entropy(
-    layer: nn.Module, hidden: Tensor, targets: Tensor, row_weights: Tensor, *, label_smoothing: float = 0.0
+    layer: nn.Module,
+    hidden: Tensor,
+    targets: Tensor,
+    row_weights: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return `weighted_cross_entropy` of hidden states (..., d) and targets (...); the losses in the targets' shape.
 
@@ -165,19 +171,27 @@ def weighted_output_cross_entropy(
         layer: The output embedding. One that is no plain linear layer, as with an adapter on it or quantized, gives
             all logits at once.
         row_weights: (...), constants.
+        cap: Of the logits, as `soft_capped` bounds them; None: none.
     """
     if not (isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward):
         logits = layer(hidden).flatten(0, -2)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = soft_capped(logits.to(torch.promote_types(logits.dtype, torch.float32)), cap)
         given = {"ignore_index": IGNORED, "reduction": "none", "label_smoothing": label_smoothing}
         losses = nn.functional.cross_entropy(logits, targets.flatten(), **given)
         return (losses * row_weights.flatten()).sum(), losses.detach().view(targets.shape)
-    arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing
+    arguments = hidden.flatten(0, -2), targets.flatten(), row_weights.flatten(), label_smoothing, cap
     total, losses = call_inside(layer, _weighted_losses, *arguments)
     return total, losses.view(targets.shape)
 
 
 def _weighted_losses(
-    weight: Tensor, bias: Tensor | None, hidden: Tensor, targets: Tensor, row_weights: Tensor, label_smoothing: float
+    weight: Tensor,
+    bias: Tensor | None,
+    hidden: Tensor,
+    targets: Tensor,
+    row_weights: Tensor,
+    label_smoothing: float,
+    cap: float | None,
 ) -> tuple[Tensor, Tensor]:
-    return weighted_cross_entropy(hidden, weight, targets, row_weights, bias, label_smoothing=label_smoothing)
+    how = {"label_smoothing": label_smoothing, "cap": cap}
+    return weighted_cross_entropy(hidden, weight, targets, row_weights, bias, **how)

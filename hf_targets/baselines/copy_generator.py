@@ -20,7 +20,7 @@ from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import check_range
-from hf_targets.backbones.output_matrix import find_output_scale, read_causal
+from hf_targets.backbones.output_matrix import check_plain_output
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import call_inside, execution_device, num_rows
 from hf_targets.backbones.wrapping import WrapsBackbone, backbone_of, check_loading, load_base, place_new_part
@@ -112,8 +112,7 @@ class CopyGenerator(WrapsBackbone, StrictLoading, PreTrainedModel, CopyGeneratio
     ) -> None:
         super().__init__(config)
         self.backbone = backbone_of(cast(Any, config.backbone), backbone)
-        if find_output_scale(self.backbone, read_causal, "input_ids") not in (None, 1.0):
-            raise ValueError(f"{type(self.backbone).__name__} scales its logits, which phrases cannot; take another")
+        check_plain_output(self.backbone)
         encoder = backbone_of(cast(Any, config.encoder), encoder, AutoModel)
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = cast(Any, None)  # no loss trains it

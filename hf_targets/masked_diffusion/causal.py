@@ -16,7 +16,13 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.output_matrix import find_output_scale, output_embedding, read_causal, rounding_of
+from hf_targets.backbones.output_matrix import (
+    find_output_scale,
+    output_embedding,
+    read_causal,
+    rounding_of,
+    soft_cap_of,
+)
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.backbones.wrapping import check_loading, load_base, place_new_part, split_fields
@@ -290,6 +296,10 @@ def check_reading(model: Any) -> float | None:
     backbone, reading = model.backbone, model.reading
     if backbone.config.is_encoder_decoder:
         raise ValueError(f"{type(backbone).__name__} has an encoder; choose a causal model")
+    if (cap := soft_cap_of(backbone)) is not None:
+        raise ValueError(
+            f"{type(backbone).__name__} caps its logits at {cap}, which masked diffusion does not; choose another model"
+        )
     scale = find_output_scale(backbone, read_causal, "input_ids")
     if scale is None:
         return None

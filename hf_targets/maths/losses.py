@@ -38,11 +38,25 @@ def rows_per_chunk(width: int, device: torch.device) -> int:
     return max(1, LOGITS_PER_CHUNK * (1 if device.type == "cpu" else 8) // width)
 
 
+def soft_capped(logits: Float[Tensor, "*rows"], cap: float | None) -> Float[Tensor, "*rows"]:
+    """Return cap * tanh(logits / cap), which keeps their order within (-cap, cap); without a cap the logits.
+
+    Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
+    """
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
 def _chunk_loss(
-    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, label_smoothing: float, dtype: torch.dtype
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None,
+    label_smoothing: float,
+    dtype: torch.dtype,
+    cap: float | None,
 ) -> Tensor:
     logits = F.linear(hidden.to(dtype), weight.to(dtype)).to(torch.promote_types(dtype, torch.float32))
-    logits = logits if bias is None else logits + bias
+    logits = soft_capped(logits if bias is None else logits + bias, cap)
     return F.cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="none")
 
 
@@ -53,23 +67,25 @@ def token_cross_entropy(
     bias: Float[Tensor, "vocab"] | None = None,
     *,
     label_smoothing: float = 0.0,
+    cap: float | None = None,
 ) -> Float[Tensor, "rows"]:
     """Return -log softmax(hidden @ weight.T + bias)[target] of every row, 0 where the target is -100.
 
     Logits are held for `rows_per_chunk` rows at a time. The backward pass recomputes them, which costs one more matrix
     product than keeping them. In full precision this calls `linear_cross_entropy` of torch >= 2.13. Checkpointed chunks
     are used in half precision (that function would round the losses to it), with label smoothing (that function would
-    not chunk), in compiled code, and with older releases of torch.
+    not chunk), with a cap, in compiled code, and with older releases of torch.
 
     Args:
         label_smoothing: Share of the uniform distribution in the target, in [0, 1).
+        cap: Of the logits, as `soft_capped` bounds them; None: none.
     Returns: Losses in float32 (float64 for float64 input).
     Related: `weighted_cross_entropy` gives a weighted sum of them, whose backward pass costs one product less.
     """
     size = rows_per_chunk(len(weight), weight.device)
     dtype = product_dtype(hidden)
     fused = hasattr(torch.nn, "LinearCrossEntropyOptions") and dtype in (torch.float32, torch.float64)
-    if fused and not label_smoothing and not torch.compiler.is_compiling():
+    if fused and not label_smoothing and cap is None and not torch.compiler.is_compiling():
         options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=size)
         return F.linear_cross_entropy(
             hidden, weight, targets, linear_bias=bias, reduction="none", ignore_index=IGNORED, options=options
@@ -77,7 +93,7 @@ def token_cross_entropy(
     weight = weight.to(torch.promote_types(weight.dtype, torch.float32))  # so that chunks sum their gradients in it
     losses = []
     for rows, labels in zip(hidden.split(size), targets.split(size), strict=True):
-        arguments = (rows, weight, labels, bias, label_smoothing, dtype)
+        arguments = (rows, weight, labels, bias, label_smoothing, dtype, cap)
         losses.append(checkpoint(_chunk_loss, *arguments, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(losses)
 
@@ -90,6 +106,7 @@ def weighted_cross_entropy(
     bias: Float[Tensor, "vocab"] | None = None,
     *,
     label_smoothing: float = 0.0,
+    cap: float | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "rows"]]:
     """Return sum_i w_i * L_i, where L is `token_cross_entropy`, and the L_i of all rows without a gradient.
 
@@ -104,6 +121,7 @@ def weighted_cross_entropy(
     Args:
         row_weights: Constants w; they get no gradient.
         label_smoothing: Share of the uniform distribution in the target, in [0, 1].
+        cap: Of the logits, as `soft_capped` bounds them; None: none.
     Returns: Both in float32 (float64 for float64 input).
     Raises:
         ValueError: If `label_smoothing` is out of its range.
@@ -114,13 +132,13 @@ def weighted_cross_entropy(
         raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
     row_weights = row_weights.detach()
     if torch.compiler.is_compiling():
-        rows = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing)
+        rows = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=label_smoothing, cap=cap)
         return (rows * row_weights.to(rows.dtype).masked_fill(targets == IGNORED, 0.0)).sum(), rows.detach()
     dtype = product_dtype(hidden)
     if not torch.is_grad_enabled():
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     with without_autocast(hidden.device):
-        return _WeightedCrossEntropy.apply(hidden, weight, bias, targets, row_weights, label_smoothing, dtype)
+        return _WeightedCrossEntropy.apply(hidden, weight, bias, targets, row_weights, label_smoothing, dtype, cap)
 
 
 class _WeightedCrossEntropy(torch.autograd.Function):
@@ -136,6 +154,7 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         row_weights: Tensor,
         label_smoothing: float,
         dtype: torch.dtype,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the sum and the losses, and save the gradients of the sum; products are in `dtype`."""
         full = torch.promote_types(dtype, torch.float32)
@@ -154,7 +173,7 @@ class _WeightedCrossEntropy(torch.autograd.Function):
             states, scale = hidden[chunk].to(dtype), factors[chunk, None]
             logits = states @ matrix.T
             real = logits[:, : len(weight)]  # those of the padding are 0, and so are their gradients
-            results.append(_losses(real, bias, targets[chunk], scale, label_smoothing, of_bias, wanted))
+            results.append(_losses(real, bias, targets[chunk], scale, label_smoothing, of_bias, wanted, cap))
             if of_hidden is not None:
                 of_hidden[chunk] = (logits @ matrix) * scale
             if of_weight is not None:
@@ -178,7 +197,7 @@ class _WeightedCrossEntropy(torch.autograd.Function):
             raise RuntimeError("the loss of this model cannot be differentiated twice; leave out create_graph=True")
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         gradients = [None if saved is None else (saved * factor).to(dtype) for saved, dtype in pairs]
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 def _aligned(matrix: Tensor) -> Tensor:
@@ -209,11 +228,12 @@ def _losses(
     label_smoothing: float,
     of_bias: Tensor | None,
     wanted: bool,
+    cap: float | None,
 ) -> Tensor:
     """Return the losses of rows; if wanted, put the gradients of these losses by the logits into `logits`.
 
     Args:
-        logits: (rows, vocab), without bias.
+        logits: (rows, vocab), without bias and cap.
         scale: (rows, 1), by which `of_bias` weights the rows. It is 0 for a target of -100, and `logits` then hold any
             finite numbers.
         of_bias: (vocab,), to which the gradient of the weighted losses by the bias is added.
@@ -222,7 +242,9 @@ def _losses(
     size = max(1, LOGITS_IN_CACHE // vocab_size) if logits.device.type == "cpu" else len(logits)
     for block, labels, scales in zip(logits.split(size), targets.split(size), scale.split(size), strict=True):
         index = labels.masked_fill(labels == IGNORED, 0)[:, None]  # an id below 0 is an error of gather
-        log_p = (block if bias is None else block.to(scale.dtype) + bias).log_softmax(dim=-1, dtype=scale.dtype)
+        given = block if bias is None and cap is None else block.to(scale.dtype)
+        given = soft_capped(given if bias is None else given + bias, cap)
+        log_p = given.log_softmax(dim=-1, dtype=scale.dtype)
         loss = -kept * log_p.gather(1, index)[:, 0]
         if label_smoothing:
             loss -= label_smoothing * log_p.mean(dim=-1)
@@ -233,6 +255,8 @@ def _losses(
         if label_smoothing:
             gradient -= label_smoothing / vocab_size
         gradient.scatter_add_(1, index, gradient.new_full(index.shape, -kept))
+        if cap is not None:
+            gradient *= 1 - (given / cap) ** 2  # the derivative of the cap
         if of_bias is not None:
             of_bias.addmv_(gradient.T, scales[:, 0])
         block.copy_(gradient)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hf_targets.backbones.output_matrix import OutputMap
 from hf_targets.backbones.weight_access import call_inside
-from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.losses import IGNORED, soft_capped
 
 _NOT_DRAFTED = -1e4
 
@@ -55,7 +55,9 @@ class DraftVocabulary(nn.Module):
     def logits(self, output: OutputMap, states: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows size"]:
         """Return the logits of predicted embeddings for the tokens of `ids`, whose rows of the matrix are kept."""
         logits = call_inside(output.layer, self._logits, output.scaled(states))
-        return logits if output.added is None else logits + output.added[self.ids.to(output.added.device)]
+        if output.added is not None:
+            logits = logits + output.added[self.ids.to(output.added.device)]
+        return soft_capped(logits, output.cap)
 
     def whole(self, logits: Float[Tensor, "*rows size"], vocab_size: int) -> Float[Tensor, "*rows vocab"]:
         """Return logits of all tokens, -10,000 for those that are not drafted.

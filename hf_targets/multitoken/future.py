@@ -71,11 +71,13 @@ class Scoring:
         targets: (batch, time), the target of each position.
         weights: Of the loss of the next token, which is not computed if it is 0, then of the heads' losses.
         label_smoothing: The share of the uniform distribution in the targets.
+        cap: Of the logits, as `soft_capped` bounds them; None: none.
     """
 
     targets: Tensor
     weights: list[float]
     label_smoothing: float
+    cap: float | None = None
 
     def losses(
         self,
@@ -94,7 +96,7 @@ class Scoring:
             layers: The heads' own output layers; empty if they share the matrix.
             drafted: The part of the vocabulary that heads draft from; None: all of it.
         """
-        labels, smoothing = [part.flatten() for part in labels], {"label_smoothing": self.label_smoothing}
+        labels, how = [part.flatten() for part in labels], {"label_smoothing": self.label_smoothing, "cap": self.cap}
         first = 0 if self.weights[0] else 1
         if first:  # of stored states there may be many without a target, such as prompts
             kept = [(part != IGNORED).nonzero()[:, 0] for part in labels]
@@ -105,7 +107,7 @@ class Scoring:
 
         def score(rows: slice, matrix: Tensor, bias: Tensor | None, labels: list[Tensor]) -> tuple[Tensor, list]:
             joined = torch.cat(states[rows]), matrix, torch.cat(labels), torch.cat(factors[rows]), bias
-            total, losses = weighted_cross_entropy(*joined, **smoothing)
+            total, losses = weighted_cross_entropy(*joined, **how)
             return total, [part.sum() for part in losses.split([len(part) for part in labels])]
 
         if not layers and drafted is None:  # one call for all rows holds one gradient of the matrix, not one a head
@@ -114,7 +116,7 @@ class Scoring:
         results = [] if first else [score(slice(1), matrix, bias, labels[:1])]
         if layers:
             for layer, *of_head in zip(layers, states[1:], labels[1:], factors[1:], strict=True):
-                total, losses = weighted_output_cross_entropy(layer, *of_head, **smoothing)
+                total, losses = weighted_output_cross_entropy(layer, *of_head, **how)
                 results.append((total, [losses.sum()]))
         elif drafted is not None:
             ids, places = drafted.ids.to(matrix.device), [drafted.places(part) for part in labels[1:]]

@@ -179,7 +179,7 @@ class FutureHeads(nn.Module):
                 f"a head's own output layer must be a torch.nn.Linear, got {type(layer).__name__}; with peft "
                 "train it whole, by modules_to_save=['heads']"
             )
-        return OutputMap(layer, scale=shared.scale)
+        return OutputMap(layer, scale=shared.scale, cap=shared.cap)
 
     def draft_logits(self, n: int, shared: OutputMap, predictions: Tensor) -> Tensor:
         """Return the logits of the tokens that may be drafted, by predictions (..., d) of head n.

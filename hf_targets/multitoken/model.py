@@ -44,7 +44,7 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         backbone: The model to wrap, used as it is; None makes one with random weights.
     Raises:
         ValueError: If the backbone is of another kind, or its logits are not its output embedding applied to its last
-            hidden states, times a scale and with a bias.
+            hidden states, times a scale, with a bias and a soft cap.
     """
 
     config_class = MultiTokenConfig
@@ -151,11 +151,11 @@ class MultiTokenModel(WrapsBackbone, CheckpointMixin, PreTrainedModel):
         known = Known.of(call, outputs[0], None if cache is None else cache_of_text(cache), window)
         if mtp:
             known = replace(known, reading=Reading.of(self.backbone, known.tokens, known.steps))
-        scoring = None
+        scoring, output = None, OutputMap.of(self.backbone, config.output_scale)
         if targets is not None:
             weights = ngram_weights(config.ngram_size - 1, config.loss_weight)
-            scoring = Scoring(targets, [0.0, *weights[1:]] if heads_alone else weights, label_smoothing)
-        return predict(self.heads, OutputMap.of(self.backbone, config.output_scale), known, scoring)
+            scoring = Scoring(targets, [0.0, *weights[1:]] if heads_alone else weights, label_smoothing, output.cap)
+        return predict(self.heads, output, known, scoring)
 
     def _call(
         self,

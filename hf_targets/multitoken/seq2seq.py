@@ -54,7 +54,7 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         backbone: The model to wrap, used as it is; None makes one with random weights.
     Raises:
         ValueError: If the backbone has no encoder, or its logits are not its output embedding applied to the decoder's
-            last hidden states, times a scale and with a bias.
+            last hidden states, times a scale, with a bias and a soft cap.
     Source: Heo et al., "Diverse Target Representations for Language Models with Word Difference Representations",
         section 4.3 and appendix A.3.2.
     """

@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_targets.backbones.call import Call
 from hf_targets.backbones.checkpoint import StrictLoading
 from hf_targets.backbones.inputs import check_tokenizer
-from hf_targets.backbones.output_matrix import find_output_scale, read_causal
+from hf_targets.backbones.output_matrix import check_plain_output
 from hf_targets.backbones.quantization import dequantized_copy, is_quantized
 from hf_targets.backbones.weight_access import call_inside, execution_device, is_readable, num_rows
 from hf_targets.backbones.wrapping import (
@@ -90,10 +90,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     ) -> None:
         super().__init__(config)
         self.backbone = backbone_of(cast(Any, config.backbone), backbone)
-        if find_output_scale(self.backbone, read_causal, "input_ids") not in (None, 1.0):
-            raise ValueError(
-                f"{type(self.backbone).__name__} scales its logits, which phrases cannot; choose another base"
-            )
+        check_plain_output(self.backbone)
         config.backbone = self.backbone.config
         if encoder is not None:
             config.phrase_encoder_width = check_causal(encoder)

@@ -154,7 +154,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         backbone: The model to wrap, used as it is; None makes one with random weights.
     Raises:
         ValueError: If the backbone has an encoder, or its logits are not its output embedding applied to its last
-            hidden states, times a scale.
+            hidden states, times a scale and with a soft cap.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4 and appendix B.3.
     """
 
@@ -312,7 +312,7 @@ class SemiAutoregressiveForCausalLM(WrapsBackbone, StrictLoading, BlockGeneratio
         factors = torch.full((words.numel(),), 1 / num_words, device=words.device)
 
         def losses(weight: Tensor, bias: Tensor | None, states: Tensor) -> tuple[Tensor, Tensor]:
-            return weighted_cross_entropy(states, weight, words.flatten(), factors, bias)
+            return weighted_cross_entropy(states, weight, words.flatten(), factors, bias, cap=to_logits.cap)
 
         total, rows = to_logits.inside(losses, to_logits.scaled(predicted).flatten(0, 2))
         count, rows = call.count(targets), rows.view(words.shape)

@@ -22,18 +22,29 @@ def problem(rows: int, vocab: int = 11, dtype=torch.float64, seed: int = 0):
     return hidden, weight, targets, bias
 
 
+def capped(logits, cap):
+    return logits if cap is None else cap * (logits / cap).tanh()
+
+
 @pytest.mark.parametrize("path", ["fused", "recomputed"])
-@given(rows=st.integers(1, 9), chunk=st.integers(1, 12), smoothing=st.sampled_from([0.0, 0.1]), seed=st.integers(0, 9))
-def test_chunked_losses_and_their_gradients_are_those_of_whole_logits(path, rows, chunk, smoothing, seed):
+@given(
+    rows=st.integers(1, 9),
+    chunk=st.integers(1, 12),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    cap=st.sampled_from([None, 2.0]),
+    seed=st.integers(0, 9),
+)
+def test_chunked_losses_and_their_gradients_are_those_of_whole_logits(path, rows, chunk, smoothing, cap, seed):
     hidden, weight, targets, bias = problem(rows, seed=seed)
     scale = torch.rand(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "LOGITS_PER_CHUNK", chunk * 11)
         if path == "recomputed":
             patch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
-        ours = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=smoothing)
+        ours = token_cross_entropy(hidden, weight, targets, bias, label_smoothing=smoothing, cap=cap)
         gradients = torch.autograd.grad((scale * ours).sum(), (hidden, weight, bias))
-    whole = F.cross_entropy(hidden @ weight.T + bias, targets, reduction="none", label_smoothing=smoothing)
+    logits = capped(hidden @ weight.T + bias, cap)
+    whole = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
     torch.testing.assert_close(ours, whole, rtol=0, atol=1e-9)
     expected = torch.autograd.grad((scale * whole).sum(), (hidden, weight, bias))
     for got, wanted in zip(gradients, expected, strict=True):
@@ -94,9 +105,9 @@ def weights_of(rows: int, seed: int = 0, dtype=torch.float64) -> torch.Tensor:
     return values.masked_fill(values < 0.3, 0.0)
 
 
-def brute_force(hidden, weight, targets, row_weights, bias, smoothing=0.0):
+def brute_force(hidden, weight, targets, row_weights, bias, smoothing=0.0, cap=None):
     """The same sum from whole logits, for autograd to differentiate."""
-    logits = hidden @ weight.T + (0.0 if bias is None else bias)
+    logits = capped(hidden @ weight.T + (0.0 if bias is None else bias), cap)
     whole = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
     return (row_weights * whole).sum(), whole
 
@@ -107,12 +118,13 @@ def brute_force(hidden, weight, targets, row_weights, bias, smoothing=0.0):
     block=st.integers(1, 4),
     smoothing=st.sampled_from([0.0, 0.1]),
     has_bias=st.booleans(),
+    cap=st.sampled_from([None, 2.0]),
     factor=st.sampled_from([1.0, -0.25]),
     padding=st.integers(0, 5),  # as on a GPU
     seed=st.integers(0, 99),
 )
 def test_the_sum_its_losses_and_gradients_are_those_of_whole_logits(
-    rows, chunk, block, smoothing, has_bias, factor, padding, seed
+    rows, chunk, block, smoothing, has_bias, cap, factor, padding, seed
 ):
     hidden, weight, targets, bias = problem(rows, seed=seed)
     row_weights, bias = weights_of(rows, seed), bias if has_bias else None
@@ -123,8 +135,8 @@ def test_the_sum_its_losses_and_gradients_are_those_of_whole_logits(
         patch.setattr(losses, "LOGITS_IN_CACHE", block * VOCAB)
         patch.setattr(losses, "_aligned", lambda matrix: F.pad(matrix, (0, 0, 0, padding)))
         for total, parts in (
-            weighted_cross_entropy(hidden, weight, targets, row_weights, bias, label_smoothing=smoothing),
-            brute_force(hidden, weight, targets, row_weights, bias, smoothing),
+            weighted_cross_entropy(hidden, weight, targets, row_weights, bias, label_smoothing=smoothing, cap=cap),
+            brute_force(hidden, weight, targets, row_weights, bias, smoothing, cap),
         ):
             results.append([total, parts, *torch.autograd.grad(factor * total, inputs)])
     for got, wanted in zip(*results, strict=True):
