@@ -11,11 +11,13 @@ from transformers.generation.configuration_utils import GenerationMode
 from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.data.tokenization import tokenizer_fingerprint
+from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import has_state
 from hf_targets.multitoken.drafting.documents import DocumentTexts
 from hf_targets.multitoken.drafting.lookup import MOST, Lookup, SortedTexts, TextIndex
 from hf_targets.multitoken.drafting.loop import DraftingLoop
-from hf_targets.multitoken.drafting.request import check_request
+from hf_targets.multitoken.drafting.outputs import plain_output
+from hf_targets.multitoken.drafting.request import can_draft
 from hf_targets.multitoken.drafting.rows import PassInputs, tokens_of
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.phrases.vocabulary.store import integers
@@ -33,6 +35,7 @@ class Drafts:
         vocabulary: Whose phrases these documents are, if they are.
         most: Tokens to compare.
         tokenizer: Of the documents.
+        learnt: What "auto" has learnt, by models without heads and the conditions of a call.
     """
 
     num_tokens: int = 16
@@ -41,6 +44,7 @@ class Drafts:
     vocabulary: PhraseVocabulary | None = None
     most: int = MOST
     tokenizer: PreTrainedTokenizerBase | None = None
+    learnt: dict[Any, AutoDrafts] = field(default_factory=dict)
 
     def spans(self, ids: Sequence[int] | Tensor, *, min_tokens: int = 4, **told: Any) -> list[PhraseSpan]:
         """Return the characters of the decoded `ids` that stand in the documents, as `PhraseVocabulary.spans` does.
@@ -90,16 +94,26 @@ class Drafts:
         generation_config: GenerationConfig,
         inputs_tensor: Tensor | None = None,
         draft_streamer: Any = None,
+        draft_tokens: str | int | None = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Decode, as `generate` asks its `custom_generate` to; `inputs_tensor` is what an encoder has read."""
+        """Decode, as `generate` asks its `custom_generate` to.
+
+        Args:
+            inputs_tensor: What an encoder has read.
+            draft_streamer: Gets the text, as a `streamer` of `generate` does.
+            draft_tokens: "auto" decodes a pass without a draft where drafts have not paid.
+        """
         mode = generation_config.get_generation_mode()
         if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
             raise ValueError(
                 f"drafts cannot be combined with {mode.value.replace('_', ' ')}; leave out its argument, such as "
                 "num_beams or prompt_lookup_num_tokens"
             )
-        if is_sharded(model):
+        auto = draft_tokens == "auto"
+        if draft_tokens is not None and not auto:
+            raise ValueError(f'without heads draft_tokens is "auto" or left out, got {draft_tokens!r}; give num_tokens')
+        if is_sharded(model) and not auto:
             raise ValueError("drafts take no weights that processes share; decode without them")
         if draft_streamer is not None:
             draft_streamer.put(input_ids.cpu())
@@ -107,10 +121,17 @@ class Drafts:
         if isinstance(model, MultiTokenModel):
             decode: Any = model._decode_by
             output = decode(self, input_ids, inputs_tensor, model_kwargs, *prepared)
+        elif not can_draft(model, input_ids, generation_config, stopping_criteria, model_kwargs, auto=auto):
+            plain: Any = model._sample
+            output = plain(input_ids, *prepared[1:], streamer=draft_streamer, **model_kwargs)
+            output = plain_output(output, input_ids)
         else:
-            check_request(model, input_ids, generation_config, model_kwargs)
-            lookup = self.lookup_for(model, input_ids, inputs_tensor, model_kwargs)
-            output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup).run(input_ids)
+            lookup, choice = self.lookup_for(model, input_ids, inputs_tensor, model_kwargs), None
+            if auto:
+                conditions = id(model), len(input_ids), model.dtype, str(input_ids.device), *self.others
+                sizes = {"lookup": self.num_tokens, "heads": 0}
+                choice = self.learnt.setdefault(conditions, AutoDrafts(sizes))
+            output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, auto=choice).run(input_ids)
         if "answers" in self.others:
             sequences = output if isinstance(output, Tensor) else output.sequences
             told: Any = generation_config._eos_token_tensor
@@ -137,8 +158,9 @@ def draft(
     with any number of rows, padding, processors and stopping criteria. Refused are those that have several kinds of
     positions, or a state that begins anew at each pass of several tokens (Mamba 1). With another state (Mamba 2 ...)
     all rows keep as many tokens as the row that keeps fewest. A model with heads drafts by both if `draft_tokens` is
-    given too. With `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by
-    source, and the share of drafted ones.
+    given too. With `draft_tokens="auto"` a pass drafts nothing where drafts have not paid. With
+    `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by source, and the
+    share of drafted ones.
 
     A pass of several tokens rounds otherwise than one of a single token. In bfloat16 a greedy text may so leave the
     plain one where two tokens are nearly equally probable. Zamba 2 and Nemotron-H bound their time step in longer

@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
     LogitsProcessorList,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from hf_targets.backbones.generation import (
     generation_setting,
@@ -26,15 +26,14 @@ from hf_targets.backbones.generation import (
 )
 from hf_targets.backbones.inputs import check_prompt_mask
 from hf_targets.backbones.positions import check_room, check_source, outgrown_positions_named
-from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.multitoken.draft import Drafts
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.lookup import MOST
 from hf_targets.multitoken.drafting.loop import DraftingLoop
-from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
-from hf_targets.multitoken.drafting.request import LEARNT_PROMPTS, check_request
+from hf_targets.multitoken.drafting.outputs import plain_output
+from hf_targets.multitoken.drafting.request import LEARNT_PROMPTS, can_draft
 
 logger = logging.getLogger(__name__)
 
@@ -247,18 +246,9 @@ class HeadsGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> Any:
         """Decode with drafts, or by `plain` where "auto" cannot draft."""
-        config, auto = generation_config, None
-        try:
-            if synced_gpus:
-                raise ValueError("drafts do not support synced_gpus=True; leave it out, or give draft_tokens=0")
-            check_request(self, input_ids, config, model_kwargs)
-            if drafting.auto:
-                self._check_auto(input_ids, config, stopping_criteria)
-        except ValueError as error:
-            if not drafting.auto:
-                raise
-            logger.info("Decoding without drafts: %s.", error)
-            return self._plain_output(plain(), input_ids)
+        config, auto, told = generation_config, None, {**model_kwargs, "synced_gpus": synced_gpus}
+        if not can_draft(self, input_ids, config, stopping_criteria, told, auto=drafting.auto):
+            return plain_output(plain(), input_ids)
         weight, asked = model_kwargs.get("ensemble_weight"), config.prompt_lookup_num_tokens
         if drafts is None and (drafting.auto or asked is not None):
             drafts = Drafts(asked or LOOKUP_TOKENS, most=min(config.max_matching_ngram_size or MOST, MOST))
@@ -281,24 +271,6 @@ class HeadsGenerationMixin(GenerationMixin):
         plain = partial(super()._sample, input_ids, *prepared, streamer=streamer, **given)
         told = {"source": source, "drafts": drafts, "streamer": streamer}
         return self._decode(plain, input_ids, drafting, *prepared, **told, **given)
-
-    def _plain_output(self, output: Any, input_ids: Tensor) -> Any:
-        """Return the output of decoding without drafts, with its counts if it has names."""
-        if isinstance(output, Tensor):
-            return output
-        passes = output.sequences.shape[1] - input_ids.shape[1]
-        counts = DraftCounts(passes, len(input_ids) * (passes - 1))
-        return with_counts({**output}, counts, is_encoder_decoder=self.config.is_encoder_decoder)
-
-    def _check_auto(self, input_ids: Tensor, config: GenerationConfig, criteria: StoppingCriteriaList) -> None:
-        """Raise an error if drafts that are not always made would change the text."""
-        simple = all(isinstance(criterion, EosTokenCriteria | MaxLengthCriteria) for criterion in criteria)
-        if len(input_ids) > 1 and (config.do_sample or not simple):
-            raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
-        if config.do_sample and not simple:
-            raise ValueError("a sampled text with stopping criteria of its own would draw after its end")
-        if is_sharded(self):
-            raise ValueError("the processes that share the weights must take equal passes, and their clocks differ")
 
     def _without_branches(
         self, drafting: DraftSettings, ensemble_weight: float | None, *, looks_up: bool

@@ -18,7 +18,9 @@ from transformers import (
 )
 
 from hf_targets import PhraseVocabulary, RetroForCausalLM, draft
+from hf_targets.multitoken.drafting.auto import AutoDrafts
 from tests.multitoken.test_drafting import EndsOnPair, Record
+from tests.multitoken.test_state_drafts import make_state_model
 from tests.small_tokenizers import BPE
 from tests.tiny_backbones import SMALL, left_padded, make_backbone, token_ids
 from tests.tiny_models import WORDS, make_any, make_drafting_model, make_sliding_model, make_vocabulary
@@ -142,6 +144,53 @@ def test_a_sampled_row_draws_the_text_of_the_plain_one():
     assert torch.equal(*texts)
 
 
+def drafts_with_cost(model, texts, cost):
+    """Return drafts from texts that have measured what they cost; None: not yet."""
+    drafts, auto = draft(answers=True), AutoDrafts({"lookup": 16, "heads": 0})
+    drafts.others["answers"].extend([token for row in texts.tolist() for token in [*row, -1]])
+    for kind in auto.kinds.values() if cost is not None else ():
+        kind.seconds, kind.cost = [1.0] * 4, cost
+    drafts.learnt[id(model), len(texts), model.dtype, "cpu", "answers"] = auto
+    return drafts
+
+
+@pytest.mark.parametrize("family", ["llama", "mamba2", "bart", "whisper"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_auto_drafts_what_pays_and_the_text_is_the_plain_one(family, rows):
+    model = make_state_model("mamba2") if family == "mamba2" else make_plain(family)
+    inputs, passes = inputs_of(model, rows), []
+    told = {**inputs, **GREEDY, "max_new_tokens": 40} if family != "whisper" else {**inputs, "max_new_tokens": 40}
+    plain, core = model.generate(**told), model.get_decoder() if model.config.is_encoder_decoder else model
+    hook = core.register_forward_hook(lambda *_: passes.append(1))
+    for drafts in (drafts_with_cost(model, plain, cost) for cost in (None, 0.0, 1e9)):
+        for _ in range(2):
+            passes.append(0)
+            assert torch.equal(model.generate(**told, custom_generate=drafts, draft_tokens="auto"), plain)
+        assert {len(auto.kinds["plain"].seconds) for auto in drafts.learnt.values()} == {4}
+    hook.remove()
+    counts = [len(part) for part in "".join(map(str, passes)).split("0")[1:]]
+    assert counts[2] < counts[4] and counts[3] < counts[5]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        ({"cache_implementation": "static"}, "StaticCache"),
+        ({"do_sample": True, "num_return_sequences": 2}, "several rows that are sampled"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
+    ],
+)
+def test_where_auto_cannot_draft_the_text_is_plain_and_the_log_says_why(wanted, why, caplog):
+    model, texts = make_plain("gpt2"), []
+    for way in ({}, {"custom_generate": draft(), "draft_tokens": "auto"}):
+        torch.manual_seed(1)
+        with caplog.at_level("INFO", logger="hf_targets"):
+            output = model.generate(token_ids(1, 5), **way, **{**GREEDY, **wanted})
+        texts.append(output if isinstance(output, torch.Tensor) else output.sequences)
+    assert torch.equal(*texts)
+    assert f"Decoding without drafts: {why}"[:25] in caplog.text and why in caplog.text
+
+
 def test_what_it_wrote_before_is_looked_up_if_it_is_kept():
     model, passes = make_plain("llama"), []
     for drafts in (draft(lookup=False, answers=True), draft()):
@@ -199,6 +248,7 @@ def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
         ("gpt2", {"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens"),
         ("gpt2", {"cache_implementation": "static"}, "StaticCache"),
         ("gpt2", {"use_cache": False}, "use_cache=False"),
+        ("gpt2", {"draft_tokens": 3}, "without heads"),
         ("gpt2", {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
         ("reformer", {}, "DynamicCache"),
     ],

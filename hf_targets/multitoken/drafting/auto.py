@@ -1,4 +1,4 @@
-"""What `draft_tokens="auto"` drafts in each pass: tokens looked up in the text, tokens of the heads, or nothing."""
+"""What `draft_tokens="auto"` drafts in each pass: tokens that were looked up, tokens of the heads, or nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +11,8 @@ MOST_TRUST = 2.0
 """Passes without drafts whose time a kind of drafts may lose once it has paid; a new kind begins with it."""
 SHARE = 0.0075
 """The share of all passes whose time a kind of drafts may lose for good, to find out whether it pays by now."""
+_OF_ANY_LENGTH = 3
+"""Tokens that a draft costs as much as, whatever its length, beside its own."""
 
 
 @dataclass
@@ -18,8 +20,8 @@ class _Kind:
     """A kind of drafts.
 
     Attributes:
-        cost: c, the time of a whole draft beyond that of a pass without drafts, as a share of it; None: not known yet.
-        seconds: Of the passes that were timed.
+        cost: c, the time of the longest draft beyond that of a pass without drafts, as a share of it; None: not known.
+        seconds: Of the passes that were timed, had their drafts been the longest.
         trust: Passes that it may lose.
         gain: Tokens gained less their cost, mean over its last 16 passes or so.
     """
@@ -33,8 +35,8 @@ class _Kind:
 class AutoDrafts:
     """The choice among lookup, heads and no drafts, in all calls of a model under the same conditions.
 
-    A pass without drafts costs 1 and brings each row a token. One with k drafted tokens costs 1 + c; c is measured
-    once, in the first passes. A shorter draft of n tokens is counted as c (1 + n / k) / 2.
+    A pass without drafts costs 1 and brings each row a token. One with k drafted tokens, the most, costs 1 + c, and one
+    with n costs 1 + c (3 + n) / (3 + k); c is measured once, in the first passes.
 
     Each kind of drafts has a trust: it grows with the tokens that its drafts gain and by .75% of each pass, falls with
     what they cost, and is 2 passes at most. A kind whose trust does not reach its cost is left out. So drafts that do
@@ -55,19 +57,20 @@ class AutoDrafts:
         self.kinds = {name: _Kind() for name in ("plain", *num_tokens)}
         self._began = 0.0
 
-    def choose(self, *, found: bool, several: bool = False) -> str:
+    def choose(self, *, found: int, several: bool = False) -> str:
         """Return what the next pass is to draft: "lookup", "heads", or "plain" for nothing.
 
         Args:
-            found: Whether there is a match in the text.
+            found: The length of a draft of tokens that were looked up; 0: there is no match.
             several: Whether there are several rows.
         """
         self._began = self._clock()
         if len(self.kinds["plain"].seconds) <= TRIES:
             return "plain"
         order = ("heads", "lookup") if several else ("lookup", "heads")
-        able = [name for name in order if self.num_tokens.get(name) and (found or name != "lookup")]
-        return next((name for name in able if self._is_trusted(name)), "plain")
+        lengths = {**self.num_tokens, "lookup": found}
+        able = [name for name in order if self.num_tokens.get(name) and lengths[name]]
+        return next((name for name in able if self._is_trusted(name, lengths[name])), "plain")
 
     def record(self, name: str, length: int, gained: float, *, whole: bool) -> None:
         """Take in the last pass.
@@ -76,23 +79,31 @@ class AutoDrafts:
             name: What it drafted.
             length: Tokens of its draft.
             gained: Tokens by which the batch came nearer to its end, beyond the 1 of a pass without drafts.
-            whole: Whether the pass was as long as asked for, over all rows, so that its time counts.
+            whole: Whether the pass had all rows, so that its time counts.
         """
         kind = self.kinds[name]
         if name != "plain" and kind.cost is not None:
-            net = gained - kind.cost * (1 + length / self.num_tokens[name]) / 2
+            net = gained - kind.cost * self._share(name, length)
             kind.gain += (net - kind.gain) / 16
-            if name == "lookup" and self._is_trusted("heads"):
+            if name == "lookup" and self.num_tokens.get("heads") and self._is_trusted("heads"):
                 net -= max(self.kinds["heads"].gain, 0.0)
             kind.trust += net
-        elif whole and len(kind.seconds) <= TRIES:
-            kind.seconds.append(self._clock() - self._began)
+        elif whole and len(kind.seconds) <= TRIES and (length or name == "plain"):
+            seconds = self._clock() - self._began
+            if name != "plain":
+                plain = median(self.kinds["plain"].seconds[1:])
+                seconds = plain + (seconds - plain) / self._share(name, length)
+            kind.seconds.append(seconds)
             if name != "plain" and len(kind.seconds) > TRIES:
-                plain, drafted = (median(of.seconds[1:]) for of in (self.kinds["plain"], kind))
-                kind.cost = max(drafted / max(plain, 1e-9) - 1, 0.0)
+                kind.cost = max(median(kind.seconds[1:]) / max(plain, 1e-9) - 1, 0.0)
         for each in self.kinds.values():
             each.trust = min(each.trust + SHARE, MOST_TRUST)
 
-    def _is_trusted(self, name: str) -> bool:
-        kind = self.kinds[name]
-        return kind.cost is None or kind.trust >= kind.cost
+    def _share(self, name: str, length: int) -> float:
+        """Return the share that a draft of this length has of the longest one's cost."""
+        return (_OF_ANY_LENGTH + length) / (_OF_ANY_LENGTH + self.num_tokens[name])
+
+    def _is_trusted(self, name: str, length: int | None = None) -> bool:
+        """Return whether a kind may lose the cost of a draft of this length; None: of the longest."""
+        kind, length = self.kinds[name], self.num_tokens[name] if length is None else length
+        return kind.cost is None or kind.trust >= kind.cost * self._share(name, length)

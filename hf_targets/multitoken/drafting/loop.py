@@ -3,6 +3,8 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 # (the model also has the methods of GenerationMixin)
 
+import logging
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -19,12 +21,14 @@ from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import MOST_PENDING, ragged_cache
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
-from hf_targets.multitoken.drafting.lookup import Lookup, extended, for_half
+from hf_targets.multitoken.drafting.lookup import Found, Lookup, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
 from hf_targets.multitoken.drafting.rows import PassInputs, Rows
 from hf_targets.multitoken.drafting.verification import verify
 from hf_targets.multitoken.model import MultiTokenModel
+
+logger = logging.getLogger(__name__)
 
 
 class DraftingLoop:
@@ -62,6 +66,7 @@ class DraftingLoop:
         self._given = PassInputs(model, model_kwargs)
         self._active = torch.arange(len(input_ids), device=input_ids.device)
         self._kind = "plain"
+        self._kinds: Counter[str] = Counter()
 
     def run(self, input_ids: Tensor) -> Any:
         """Generate, and return the output of `generate`."""
@@ -74,6 +79,9 @@ class DraftingLoop:
                 self._read_draft()
         if self._mtp is not None:
             self._mtp.end()
+        if self.auto is not None:
+            costs = {name: kind.cost for name, kind in self.auto.kinds.items() if kind.cost is not None}
+            logger.info("Passes by what they drafted: %s; the longest draft costs, in passes: %s", self._kinds, costs)
         rows = self._rows
         if not self.config.return_dict_in_generate:
             return rows.sequences()
@@ -160,9 +168,10 @@ class DraftingLoop:
             most = 0
         asked, found = self.settings.num_tokens, []
         if self.auto is not None and lookup is not None:
-            found = [lookup.find(row, most) for row in active.tolist()]
+            found = self._in_step([lookup.find(row, most) for row in active.tolist()])
             half = for_half(found, [0] * len(active), 0)
-            self._kind = self.auto.choose(found=any(one.tokens for one in half), several=len(active) > 1)
+            self._kind = self.auto.choose(found=max(len(one.tokens) for one in half), several=len(active) > 1)
+            self._kinds[self._kind] += 1
             asked = self.auto.num_tokens.get(self._kind, 0)
         count = 0 if self._kind == "lookup" else min(asked, most)
         draft = self._draft_of_heads(count, branches)
@@ -170,15 +179,19 @@ class DraftingLoop:
         if lookup is not None and self.auto is None:
             sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
             known = zip(active.tolist(), sure, strict=True)
-            found = [lookup.find(row, most - len(tokens), tokens) for row, tokens in known]
-        if self._cache.in_step:  # what one row drafts beyond the shortest draft is never kept
-            shortest = min((len(one.tokens) for one in found), default=0)
-            found = [one._replace(tokens=one.tokens[:shortest]) for one in found]
+            found = self._in_step([lookup.find(row, most - len(tokens), tokens) for row, tokens in known])
         if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(active) > 1):
             found = for_half(found, kept, draft.tokens.shape[1]) if found else found
             draft = extended(draft, found, kept) if any(one.tokens for one in found) else draft
-        self._whole = max(draft.depths, default=0) == asked and len(active) == len(rows.lengths)
+        self._whole = len(active) == len(rows.lengths)
         return draft
+
+    def _in_step(self, found: list[Found]) -> list[Found]:
+        """Return what was found; of rows in step as much as for the one with least, as no row keeps more."""
+        if not self._cache.in_step:
+            return found
+        shortest = min(len(one.tokens) for one in found)
+        return [one._replace(tokens=one.tokens[:shortest]) for one in found]
 
     def _draft_of_heads(self, count: int, branches: int) -> Draft:
         active, config = self._active, self.config

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 
@@ -76,6 +77,15 @@ class DraftedGenerationOutput(_Counted, GenerateDecoderOnlyOutput):
 @dataclass
 class DraftedSeq2SeqOutput(_Counted, GenerateEncoderDecoderOutput):
     """The output of an encoder-decoder model's `generate` with drafts; its counts are `DraftedGenerationOutput`'s."""
+
+
+def plain_output(output: Any, input_ids: Tensor) -> Any:
+    """Return the output of decoding without drafts after prompts (batch, time), with its counts if it has names."""
+    if isinstance(output, Tensor):
+        return output
+    passes = output.sequences.shape[1] - input_ids.shape[1]
+    counts = DraftCounts(passes, len(input_ids) * (passes - 1))
+    return with_counts({**output}, counts, is_encoder_decoder=hasattr(output, "decoder_hidden_states"))
 
 
 def with_counts(

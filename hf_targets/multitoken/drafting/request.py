@@ -1,19 +1,64 @@
 """What the drafting loop provides of what `generate` may be asked for."""
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from hf_targets.backbones.generation import takes_shifted_rows
-from hf_targets.backbones.weight_access import execution_device
+from hf_targets.backbones.weight_access import execution_device, is_sharded
 from hf_targets.multitoken.drafting.cache import check_layers, has_state
 from hf_targets.multitoken.drafting.rows import PassInputs
 from hf_targets.multitoken.hidden_state_cache import cache_of_text
 
 LEARNT_PROMPTS = "prompts that peft has learnt stand before the text, where drafts do not look"
+
+logger = logging.getLogger(__name__)
+
+
+def can_draft(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    config: GenerationConfig,
+    criteria: StoppingCriteriaList,
+    given: dict[str, Any],
+    *,
+    auto: bool,
+) -> bool:
+    """Return whether to draft: False if "auto" cannot, which a log line says; others raise what `check_request` does.
+
+    Args:
+        given: Arguments of `forward` that `generate` has prepared.
+    """
+    try:
+        if given.get("synced_gpus"):
+            raise ValueError("drafts do not support synced_gpus=True; leave it out, or decode without drafts")
+        check_request(model, input_ids, config, given)
+        if auto:
+            _check_auto(model, input_ids, config, criteria)
+    except ValueError as error:
+        if not auto:
+            raise
+        logger.info("Decoding without drafts: %s.", error)
+        return False
+    return True
+
+
+def _check_auto(
+    model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig, criteria: StoppingCriteriaList
+) -> None:
+    """Raise an error if drafts that are not always made would change the text."""
+    simple = all(isinstance(criterion, EosTokenCriteria | MaxLengthCriteria) for criterion in criteria)
+    if len(input_ids) > 1 and (config.do_sample or not simple):
+        raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
+    if config.do_sample and not simple:
+        raise ValueError("a sampled text with stopping criteria of its own would draw after its end")
+    if is_sharded(model):
+        raise ValueError("the processes that share the weights must take equal passes, and their clocks differ")
 
 
 def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig, given: dict[str, Any]) -> None:

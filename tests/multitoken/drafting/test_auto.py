@@ -18,17 +18,18 @@ def make_auto(**costs: float) -> AutoDrafts:
     return auto
 
 
-@given(plain=st.floats(0.1, 9), drafted=st.floats(0.1, 9))
-def test_the_cost_of_each_kind_is_measured_once_and_kept(plain, drafted):
+@given(plain=st.floats(0.1, 9), cost=st.floats(0, 9), lengths=st.lists(st.integers(1, K), min_size=13, max_size=13))
+def test_the_cost_of_each_kind_is_measured_once_by_drafts_of_any_length(plain, cost, lengths):
     now = [0.0]
     auto, kinds = AutoDrafts(SIZES, lambda: now[0]), []
-    for number in range(13):
-        kinds.append(auto.choose(found=number > 8))
-        now[0] += plain if kinds[-1] == "plain" else drafted
-        auto.record(kinds[-1], K * (kinds[-1] != "plain"), 3.0, whole=number != 2)
+    for number, length in enumerate(lengths):
+        kinds.append(auto.choose(found=K * (number > 8)))
+        length *= kinds[-1] != "plain"
+        now[0] += plain * (1 + cost * (3 + length) / (3 + K) * (length > 0))
+        auto.record(kinds[-1], length, 3.0, whole=number != 2)
     assert kinds == ["plain"] * 5 + ["heads"] * 4 + ["lookup"] * 4  # one of the passes did not count
     costs = [auto.kinds[name].cost for name in SIZES]
-    assert costs == pytest.approx([max(drafted / plain - 1, 0)] * 2, abs=1e-6)
+    assert costs == pytest.approx([cost] * 2, abs=1e-6)
     now[0] += 100
     auto.record("heads", K, 3.0, whole=True)
     assert [auto.kinds[name].cost for name in SIZES] == costs
@@ -42,7 +43,7 @@ def test_the_cost_of_each_kind_is_measured_once_and_kept(plain, drafted):
 def test_each_kind_loses_at_most_two_passes_and_a_share_of_all(costs, rights):
     auto, lost = make_auto(lookup=costs[0], heads=costs[1]), dict.fromkeys(SIZES, 0.0)
     for found, *right in rights:
-        kind = auto.choose(found=found)
+        kind = auto.choose(found=K * found)
         gained = 0 if kind == "plain" else right[list(SIZES).index(kind)]
         auto.record(kind, K * (kind != "plain"), gained, whole=True)
         if kind != "plain":
@@ -55,9 +56,9 @@ def test_each_kind_loses_at_most_two_passes_and_a_share_of_all(costs, rights):
 def test_drafts_that_pay_go_on_and_come_back_after_a_while(cost, kind, passes):
     auto = make_auto(**{kind: cost})
     for right in [1] * passes + [0] * 300 + [1] * 300:
-        chosen = auto.choose(found=True)
+        chosen = auto.choose(found=K)
         auto.record(chosen, K * (chosen == kind), right * (chosen == kind), whole=True)
-    assert auto.choose(found=True) == kind
+    assert auto.choose(found=K) == kind
 
 
 def test_a_match_must_bring_what_the_heads_would_have():
@@ -66,24 +67,25 @@ def test_a_match_must_bring_what_the_heads_would_have():
         for _ in range(40):
             auto.record("heads", K, 1.0, whole=True)
         for _ in range(20):
-            chosen = auto.choose(found=True)
+            chosen = auto.choose(found=K)
             auto.record(chosen, K, {"heads": 1.0, "lookup": brought}[chosen], whole=True)
-        assert auto.choose(found=True) == kind
+        assert auto.choose(found=K) == kind
     for gain, trust, brought, kind in ((2.0, 0.0, 0.6, "lookup"), (-1.0, MOST_TRUST, 0.0, "heads")):
         auto = make_auto(lookup=0.2, heads=0.2)  # heads that are left out, or lose, ask for nothing
         auto.kinds["heads"].gain, auto.kinds["heads"].trust = gain, trust
         for _ in range(20):
             auto.record("lookup", K, brought, whole=True)
-        assert auto.choose(found=True) == kind
+        assert auto.choose(found=K) == kind
 
 
 @pytest.mark.parametrize("length", [1, K])
-def test_a_shorter_draft_costs_half_and_its_share_of_the_other_half(length):
+def test_a_draft_costs_as_three_tokens_more_than_it_has(length):
     auto = make_auto(heads=0.6)
     auto.record("heads", length, 0.0, whole=True)
-    assert auto.kinds["heads"].trust == pytest.approx(MOST_TRUST - 0.3 * (1 + length / K) + SHARE)
+    assert auto.kinds["heads"].trust == pytest.approx(MOST_TRUST - 0.1 * (3 + length) + SHARE)
 
 
 def test_drafts_that_cost_more_than_two_passes_are_not_begun():
-    assert make_auto(heads=MOST_TRUST + 0.01).choose(found=False) == "plain"
-    assert make_auto(heads=MOST_TRUST).choose(found=False) == "heads"
+    assert make_auto(heads=MOST_TRUST + 0.01).choose(found=0) == "plain"
+    assert make_auto(heads=MOST_TRUST).choose(found=0) == "heads"
+    assert [make_auto(lookup=MOST_TRUST * 1.5).choose(found=found) for found in (1, K)] == ["lookup", "plain"]
