@@ -183,8 +183,8 @@ def draft(
         num_tokens: The most tokens of a draft.
     Raises:
         ValueError: If there is nothing to look in, documents come without a tokenizer or have no text. By `generate`,
-            if the tokenizer cannot be the model's (`check_tokenizer`), or it is asked for beams, a cache that is not
-            dynamic, attention weights or hidden states.
+            if the tokenizer cannot be the model's (`check_tokenizer`), or it is asked for beams, a cache from which
+            tokens cannot be dropped, attention weights or hidden states.
     Source: Saxena 2023, "Prompt lookup decoding"; Oliaro et al. 2024, "SuffixDecoding", for answers and documents, with
         trees of frequencies where this takes the longest match.
     Related: Transformers passes a `custom_generate` neither `streamer` nor `tokenizer`: give `draft_streamer` to

@@ -81,8 +81,8 @@ class HeadsGenerationMixin(GenerationMixin):
                 takes no tree mask, or an ensemble, drafts are chains; a log line then says so.
         Raises:
             ValueError: If a value is out of range, or drafting is combined with beams, another assistant, prompt lookup
-                in trees, a cache that is not dynamic, attention weights or hidden states as output, or a backbone
-                without such a cache.
+                in trees, a cache from which tokens cannot be dropped, attention weights or hidden states as output, or
+                a backbone without a cache.
         Related: drafts are verified by logits of a whole chunk. If two tokens are equally probable up to rounding, the
             choice may differ from that of decoding one token at a time.
         """

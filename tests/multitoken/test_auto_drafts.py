@@ -107,8 +107,7 @@ class Never(StoppingCriteria):
     ("options", "why"),
     [
         ({"num_beams": 2}, "they cannot be combined with beam search"),
-        ({"use_cache": False}, "DynamicCache in memory, got none"),
-        ({"cache_implementation": "static"}, "DynamicCache in memory, got StaticCache"),
+        ({"use_cache": False}, "in memory, got none"),
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
         ({"guidance_scale": 1.5}, "guidance_scale cannot be combined"),
         ({"do_sample": True, "num_return_sequences": 2}, "several rows that are sampled"),

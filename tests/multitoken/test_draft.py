@@ -85,6 +85,29 @@ def test_greedy_texts_are_the_plain_ones_and_the_report_adds_up(family, rows):
     assert report["share"] == accepted / report["tokens"] and (accepted or rows > 1)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "phi", "bart", "t5"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.usefixtures("clear_choices")
+def test_a_static_cache_gives_the_plain_texts(family, rows):
+    model = make_plain(family)
+    inputs = inputs_of(model, rows)
+    plain = model.generate(**inputs, **GREEDY)
+    drafts = drafts_with_cost(model, plain[:, -24:], None)
+    output = model.generate(**inputs, custom_generate=drafts, cache_implementation="static", **TOLD)
+    assert torch.equal(output.sequences, plain) and output.draft_report["passes"] < 24
+
+
+def test_passes_with_a_static_cache_are_compiled_whole():
+    model, compiled = make_plain("llama"), []
+    inputs = inputs_of(model, 3)
+    plain = model.generate(**inputs, **GREEDY)
+    torch._dynamo.reset()
+    backend = lambda graph, _: compiled.append(graph) or graph.forward  # noqa: E731
+    model.forward = torch.compile(model.forward, fullgraph=True, backend=backend)
+    text = model.generate(**inputs, custom_generate=draft(), cache_implementation="static", **GREEDY)
+    assert torch.equal(text, plain) and len(compiled) <= 4  # a prompt, and passes of any length
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_speech_is_written_as_without_drafts_in_fewer_passes(rows):
     model, passes = make_plain("whisper"), []
@@ -175,7 +198,7 @@ def test_auto_drafts_what_pays_and_the_text_is_the_plain_one(family, rows):
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        ({"cache_implementation": "static"}, "StaticCache"),
+        ({"use_cache": False}, "in memory, got none"),
         ({"do_sample": True, "num_return_sequences": 2}, "several rows that are sampled"),
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
     ],
@@ -246,7 +269,7 @@ def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
     [
         ("gpt2", {"num_beams": 2}, "beam search"),
         ("gpt2", {"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens"),
-        ("gpt2", {"cache_implementation": "static"}, "StaticCache"),
+        ("mistral", {"cache_implementation": "static"}, "StaticSlidingWindowLayer"),
         ("gpt2", {"use_cache": False}, "use_cache=False"),
         ("gpt2", {"draft_tokens": 3}, "without heads"),
         ("gpt2", {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),

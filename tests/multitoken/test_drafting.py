@@ -277,7 +277,7 @@ def bad(model, match, **wanted):
         ({"draft_tokens": "always"}, "got 'always'"),
         ({"draft_tokens": "auto", "draft_branches": 2}, "draft_branches"),
         ({"draft_tokens": 2, "assistant_early_exit": 1}, "assistant_early_exit"),
-        ({"draft_tokens": 2, "cache_implementation": "static"}, "StaticCache"),
+        ({"draft_tokens": 2, "cache_implementation": "static", "family": "mistral"}, "StaticSlidingWindowLayer"),
         ({"draft_tokens": 2, "use_cache": False}, "leave out use_cache=False"),
         ({"draft_tokens": 2, "num_beams": 2}, "num_beams"),
         ({"draft_tokens": 2, "guidance_scale": 1.5}, "guidance_scale"),
@@ -294,6 +294,25 @@ def test_what_cannot_be_drafted_is_refused(wanted, told):
     wanted = dict(wanted)
     family = wanted.pop("family", "gpt2")
     bad(make_model(family) if family == "reformer" else make_drafting_model(family), told, **wanted)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "way", [{"draft_tokens": 3}, {"draft_tokens": 3, "draft_branches": 3}, {"draft_tokens": "auto"}], ids=str
+)
+def test_a_static_cache_drafts_the_same_text_and_keeps_no_more_positions_than_it_has(family, way):
+    model = make_drafting_model(family)
+    for alone in (True, False):
+        ids, mask = rows_or_one(alone)
+        told = {"attention_mask": mask, **GREEDY}
+        free = model.generate(ids, **told, eos_token_id=None)
+        told["eos_token_id"] = [int(free[0, 20]), int(free[-1, 12])]  # rows end one after another
+        plain = model.generate(ids, **told)
+        output = model.generate(
+            ids, cache_implementation="static", **way, **told, return_dict_in_generate=True, disable_compile=True
+        )
+        assert torch.equal(output.sequences, plain)
+        assert way["draft_tokens"] == "auto" or output.num_accepted_tokens > 0
 
 
 @pytest.mark.parametrize("kind", [PromptTuningConfig, PrefixTuningConfig, PromptEncoderConfig])

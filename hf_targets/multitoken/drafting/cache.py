@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import Cache, cache_utils
 from transformers.cache_utils import (
     DynamicLayer,
@@ -12,6 +13,7 @@ from transformers.cache_utils import (
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionCacheLayerMixin,
     LinearAttentionLayer,
+    StaticLayer,
 )
 
 from hf_targets.multitoken.drafting.drafts import Draft
@@ -27,6 +29,7 @@ _LAYERS = (
     HiddenStateCache,
     LinearAttentionLayer,
     LinearAttentionAndFullAttentionLayer,
+    StaticLayer,
     getattr(cache_utils, "DummyLayer", None),  # of layers that read another one's keys; not in Transformers 5.19
 )
 
@@ -36,7 +39,8 @@ def check_layers(cache: Cache) -> None:
     for layer in cache_of_text(cache).layers:
         if type(layer) not in _LAYERS:
             raise ValueError(
-                f"drafting takes a cache of layers that it can rearrange, and this cache has a {type(layer).__name__}"
+                f"drafting takes a cache of layers from which it can drop the last tokens, and this one has a "
+                f"{type(layer).__name__}; leave out cache_implementation"
             )
 
 
@@ -46,7 +50,7 @@ def has_state(cache: Cache) -> bool:
 
 
 class RaggedCache:
-    """A dynamic cache whose rows hold different positions, with a mask of these; the last one is held by all rows.
+    """A cache whose rows hold different positions, with a mask of these; the last one is held by all rows.
 
     Args:
         cache: Of a causal model or of an encoder-decoder model, whose cross-attention stays as it is.
@@ -56,6 +60,7 @@ class RaggedCache:
 
     Attributes:
         pending: Tokens of the text before the last one that the cache has not taken in; the next pass reads them too.
+        longest: Positions that a static cache has room for; None: it grows.
         in_step: Whether all rows must keep the same number of tokens.
     """
 
@@ -68,10 +73,12 @@ class RaggedCache:
         self._layers: list[Any] = [
             layer
             for layer in layers
-            if isinstance(layer, DynamicLayer)
+            if isinstance(layer, DynamicLayer | StaticLayer)
             and layer.is_initialized
             and layer.get_seq_length() == cache.get_seq_length()
         ]
+        static = (layer.max_cache_len for layer in self._layers if isinstance(layer, StaticLayer))
+        self.longest = min(static, default=None)
         self._gaps = gaps and all(type(layer) is DynamicLayer for layer in self._layers)
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
         self.pending = 0
@@ -98,6 +105,7 @@ class RaggedCache:
         if not tree:
             return None if self.mask.all() else torch.cat([self.mask, self._read], dim=1).long()
         visible = torch.cat([self.mask[:, None].expand(-1, self._read.shape[1], -1), draft.ancestors()], dim=2)
+        visible = visible if self.longest is None else F.pad(visible, (0, self.longest - visible.shape[2]))
         blocked = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         return blocked.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
@@ -112,7 +120,7 @@ class RaggedCache:
         num_read, longest = self._read.shape[1], int(counts.max())
         if num_read == 1:  # a pass without drafts
             self.mask = torch.cat([self.mask, self._read], dim=1)
-            self.cache.crop(0)  # layers with a window drop what has left it
+            self._crop(0)  # layers with a window drop what has left it
             return
         positions, steps = positions[:, :longest], torch.arange(num_read, device=positions.device)
         kept = steps < counts[:, None]
@@ -123,7 +131,7 @@ class RaggedCache:
         if int(counts.min()) < longest and not (self._gaps and unused <= MOST_UNUSED * self.length):
             self.align()
         else:
-            self.cache.crop(longest - num_read)
+            self._crop(num_read - longest)
             self.mask = self.mask[:, : self.length - num_read + longest]
 
     def align(self) -> None:
@@ -133,11 +141,21 @@ class RaggedCache:
         index = self.mask.int().argsort(dim=1, stable=True)
         self.mask = self.mask.gather(1, index)
         for layer in self._layers:
-            held = layer.keys.shape[-2]
+            held = min(layer.keys.shape[-2], self.length)
             of_layer = (index[:, -held:] - (self.length - held)).clamp(min=0)
-            layer.keys, layer.values = _gather(layer.keys, of_layer), _gather(layer.values, of_layer)
-        self.cache.crop(0)
+            _hold(layer, _gather(layer.keys, of_layer), _gather(layer.values, of_layer))
+        self._crop(0)
         self._trim()
+
+    def _crop(self, count: int) -> None:
+        """Drop the last `count` positions of all layers, and what has left a window."""
+        if self.longest is None:
+            return self.cache.crop(-count)
+        for layer in self._layers:
+            if isinstance(layer, StaticLayer):
+                layer.cumulative_length.sub_(count)  # the next positions are written over these
+            else:
+                layer.crop(-count)
 
     def _trim(self) -> None:
         """Drop the first positions that no row attends to."""
@@ -146,14 +164,14 @@ class RaggedCache:
             return
         self.mask = self.mask[:, unused:]
         for layer in self._layers:
-            kept = min(layer.keys.shape[-2], self.length)
-            layer.keys, layer.values = layer.keys[..., -kept:, :], layer.values[..., -kept:, :]
+            end, kept = (min(layer.keys.shape[-2], length) for length in (self.length + unused, self.length))
+            _hold(layer, layer.keys[..., end - kept : end, :], layer.values[..., end - kept : end, :])
             if isinstance(layer, DynamicSlidingWindowLayer):
                 layer.cumulative_length = self.length
 
     def _move(self, positions: Int[Tensor, "rows kept"], num_read: int) -> None:
         for layer in self._layers:
-            start = layer.keys.shape[-2] - num_read
+            start = min(layer.keys.shape[-2], self.length + num_read) - num_read
             for states in (layer.keys, layer.values):
                 states[..., start : start + positions.shape[1], :] = _gather(states, start + positions)
 
@@ -186,18 +204,29 @@ class StateCache(RaggedCache):
         if self._states and self.pending + longest < num_read:
             for layer, states in zip(self._states, self._before, strict=True):
                 layer.recurrent_states = states
-            self.cache.crop(-num_read)
+            self._crop(num_read)
             self.pending += longest
             return
         rejected = num_read - self.pending - longest
         self.mask = torch.cat([self.mask, self._read[:, : num_read - rejected]], dim=1)
-        self.cache.crop(-rejected)
+        self._crop(rejected)
         self.pending = 0
 
 
 def ragged_cache(cache: Cache, mask: Bool[Tensor, "batch length"], *, gaps: bool) -> RaggedCache:
     """Return a ragged cache of what a model has read; see `RaggedCache`."""
     return StateCache(cache, mask) if has_state(cache) else RaggedCache(cache, mask, gaps=gaps)
+
+
+def _hold(layer: Any, keys: Tensor, values: Tensor) -> None:
+    """Let a layer hold these positions and no others; a static layer keeps its tensors, which a graph may know."""
+    if not isinstance(layer, StaticLayer):
+        layer.keys, layer.values = keys, values
+        return
+    held: Any = layer
+    for whole, part in ((held.keys, keys), (held.values, values)):
+        whole[..., : part.shape[-2], :] = part.clone()  # which may overlap
+    layer.cumulative_length.fill_(keys.shape[-2])
 
 
 def _gather(states: Tensor, index: Int[Tensor, "rows kept"]) -> Tensor:

@@ -59,7 +59,6 @@ class DraftingLoop:
         self.model, self.auto, self.config, self.lookup = model, auto, config, lookup
         self.counts = DraftCounts()
         self._heads = model if isinstance(model, MultiTokenModel) else None
-        self._longest = max_positions(model.config)
         scratch = settings.num_tokens + (0 if lookup is None else lookup.num_tokens) + 1
         self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch)
         self._processed = bool(processors)
@@ -107,6 +106,8 @@ class DraftingLoop:
         backbone: Any = getattr(self.model, "backbone", self.model)
         gaps = PassInputs(backbone, {}).takes_positions and not has_window(backbone)  # T5's distances are of indices
         self._cache = self._mtp or ragged_cache(cache, mask, gaps=gaps)
+        limits = max_positions(self.model.config), self._cache.longest
+        self._longest = min((limit for limit in limits if limit is not None), default=None)
         self._logits, self._hidden = outputs.logits[:, -1:], None if hidden is None else hidden[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
         self._position = self._given.last_positions(mask)

@@ -38,7 +38,8 @@ class MtpCache(RaggedCache):
         self._held = HiddenStateCache.find(cache) or HiddenStateCache()
         if self._held not in cache.layers:
             cache.layers.append(self._held)
-        if missing := cache.get_seq_length() - self._held.get_seq_length():  # an ensemble has taken them in
+        length = int(cache.get_seq_length())  # of a static cache it is a tensor
+        if missing := length - self._held.get_seq_length():  # an ensemble has taken them in
             known = min(missing, hidden.shape[1], tokens.shape[1] + 1)
             before = self._held.last_steps() if known == missing else None
             seen = mask[:, -missing:].long()
@@ -52,7 +53,7 @@ class MtpCache(RaggedCache):
         super().__init__(cache, mask)
         self._model, self._count, self._heads = model, count, DynamicCache()
         self._of_heads: list[Any] = self._heads.layers  # one a head, as soon as it has drafted
-        self._stale = cache.get_seq_length()  # positions that not all of the heads have read
+        self._stale = length  # positions that not all of the heads have read
 
     def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
         """Keep the first `counts` of `positions` in each row, as `RaggedCache` does."""

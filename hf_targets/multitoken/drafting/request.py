@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, StaticCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
@@ -67,10 +67,10 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
         raise ValueError(f"{LEARNT_PROMPTS}; decode without drafts")
     inputs, backbone = PassInputs(model, given), getattr(model, "backbone", model)
     cache, own = inputs.cache, None if inputs.cache is None else cache_of_text(inputs.cache)
-    if not config.use_cache or not isinstance(own, DynamicCache) or own.offloading:
+    if not config.use_cache or not isinstance(own, DynamicCache | StaticCache) or own.offloading:
         kind = type(own).__name__ if config.use_cache and own is not None else "none"
         cause = "cache_implementation" if config.use_cache else "use_cache=False"
-        raise ValueError(f"drafting takes a DynamicCache in memory, got {kind}; leave out {cause}")
+        raise ValueError(f"drafting takes a DynamicCache or a StaticCache in memory, got {kind}; leave out {cause}")
     check_layers(cache)
     if has_state(own) and not continues_state(model):
         raise ValueError(
@@ -128,10 +128,10 @@ def continues_state(model: PreTrainedModel) -> bool:
     return same and cache.has_previous_state()  # RecurrentGemma does not read the cache
 
 
-def _num_cached(cache: DynamicCache) -> int:
+def _num_cached(cache: Cache) -> int:
     """Return how many tokens a cache holds; one of states alone does not count them, and is to be empty."""
     if not cache.layers or not all(cache.is_linear):
-        return cache.get_seq_length()
+        return int(cache.get_seq_length())  # of a static cache it is a tensor
     if cache.has_previous_state():
         raise ValueError("a cache of states alone does not tell how much it has read; start with a new cache")
     return 0
