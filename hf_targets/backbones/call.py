@@ -42,8 +42,8 @@ class Call:
         num_items_in_batch: Divisor of a loss; None: the number of targets.
         kept: The positions for which logits are requested.
         ids: All arguments that hold ids of the text's vocabulary, by their names.
-        source: What an encoder reads: `input_ids`, `attention_mask`, `inputs_embeds` and `encoder_outputs`, without
-            those that are None. Empty if there is no encoder.
+        source: What an encoder reads: `input_ids`, `attention_mask`, `inputs_embeds`, `input_features` and
+            `encoder_outputs`, without those that are None. Empty if there is no encoder.
         others: Arguments that only the backbone uses.
     """
 
@@ -208,10 +208,14 @@ class Call:
 def _check_source(source: dict[str, Any], vocab_size: int) -> int:
     """Return the number of rows of a source; raise an error if it is missing, or its mask or ids do not fit."""
     ids, embeds, outputs = (source.get(name) for name in ("input_ids", "inputs_embeds", "encoder_outputs"))
+    if outputs is None and (features := source.get("input_features")) is not None:
+        return len(features)  # of speech
     if outputs is not None:
         read = outputs[0]
     elif ids is None and embeds is None:
-        raise ValueError("the encoder needs a text; give input_ids, inputs_embeds or encoder_outputs")
+        raise ValueError(
+            "the encoder needs a text or speech; give input_ids, inputs_embeds, input_features or encoder_outputs"
+        )
     else:
         read = check_shapes(ids, embeds)
     check_attention_mask(source.get("attention_mask"), read, None)

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 from transformers.utils.generic import ModelOutput
 
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.backbones.wrapping import backbone_inputs
 from hf_targets.maths.losses import IGNORED
 
@@ -70,6 +72,12 @@ def read_pair(
         encoder_hidden_states=encoder_outputs.get("hidden_states"),
         encoder_attentions=encoder_outputs.get("attentions"),
     )
+
+
+def trial_source(backbone: PreTrainedModel) -> BaseModelOutput:
+    """Return what the encoder might have read, of two positions, to try the decoder with; it may be speech."""
+    ones = torch.ones(1, 2, backbone.get_encoder().config.hidden_size, dtype=backbone.dtype)
+    return BaseModelOutput(last_hidden_state=ones.to(execution_device(backbone)))  # pyright: ignore
 
 
 def decoder_inputs_of(backbone: PreTrainedModel, labels: Tensor) -> Tensor:

@@ -13,10 +13,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import logits_process
 from transformers.generation.logits_process import LogitsProcessorList
-from transformers.modeling_outputs import BaseModelOutput
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.encoder_decoder import decoder_positions, position_table, read_pair
+from hf_targets.backbones.encoder_decoder import decoder_positions, position_table, read_pair, trial_source
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.positions import max_positions
 from hf_targets.backbones.weight_access import execution_device
@@ -78,8 +77,7 @@ def text_reader(backbone: PreTrainedModel) -> Reader:
             return backbone.base_model(input_ids=ids, use_cache=False, **given)[0]
 
         return read
-    ones = torch.ones(1, 2, backbone.get_encoder().config.hidden_size, dtype=backbone.dtype)
-    source = BaseModelOutput(last_hidden_state=ones.to(execution_device(backbone)))  # it may be speech
+    source = trial_source(backbone)
 
     def read_after_source(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
         given = backbone_inputs(decoder_attention_mask=mask)

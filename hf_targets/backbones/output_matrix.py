@@ -52,7 +52,7 @@ def read_causal(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def find_output_scale(
-    backbone: PreTrainedModel, read: Callable[[PreTrainedModel, Tensor], Tensor], *names: str
+    backbone: PreTrainedModel, read: Callable[[PreTrainedModel, Tensor], Tensor], *names: str, **others: Any
 ) -> float | None:
     """Return the factor between a backbone's last hidden states and what its output embedding reads, tried on tokens.
 
@@ -62,12 +62,13 @@ def find_output_scale(
     Args:
         read: Returns the last hidden states of token ids (1, time).
         names: The arguments of the backbone that get these ids.
+        others: Further arguments of the backbone.
     Returns: None if the weights are not loaded yet, or are sharded: they cannot be tried.
     Raises:
         ValueError: If the backbone reads no token ids, or its logits are anything else, or not finite.
     """
     layer = output_embedding(backbone)
-    if "input_ids" not in inspect.signature(backbone.forward).parameters:
+    if names[0] not in inspect.signature(backbone.forward).parameters:
         raise ValueError(
             f"{type(backbone).__name__} reads {backbone.main_input_name} and no token ids; choose a base model of text"
         )
@@ -78,7 +79,7 @@ def find_output_scale(
     ids = torch.arange(-(-8 // multiple) * multiple, device=device)[None] % num_rows(layer)
     with without_dropout(backbone):
         hidden = read(backbone, ids)
-        logits = backbone(**dict.fromkeys(names, ids), return_dict=True).logits
+        logits = backbone(**dict.fromkeys(names, ids), **others, return_dict=True).logits
     if not logits.isfinite().all():
         raise ValueError(
             f"{type(backbone).__name__} gives logits that are not finite: its output matrix cannot be tried; look for "

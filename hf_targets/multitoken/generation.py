@@ -108,7 +108,11 @@ class HeadsGenerationMixin(GenerationMixin):
             text = {name: value for name, value in kwargs.items() if name not in _OF_SOURCE}
         check_room(self.backbone, prompt, text, config, self.generation_config)
         with outgrown_positions_named(self.backbone):
-            return super().generate(*args, ensemble_weight=weight, **kwargs)
+            return self._write(*args, ensemble_weight=weight, **kwargs)
+
+    def _write(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate as `GenerationMixin` does, which asks this model for the steps."""
+        return super().generate(*args, **kwargs)
 
     def _prepare_generation_config(
         self, generation_config: GenerationConfig | None, *, ensemble_weight: float | None = None, **kwargs: Any

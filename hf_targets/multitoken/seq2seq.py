@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from os import PathLike
 from typing import Any
 
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, Cache, PreTrainedModel
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, Cache, PreTrainedModel
+from transformers.generation.utils import GENERATION_MODES_MAPPING
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_targets.backbones.call import Call
-from hf_targets.backbones.encoder_decoder import decoder_inputs_of, read_pair
+from hf_targets.backbones.checkpoint import HUB_ARGUMENTS
+from hf_targets.backbones.encoder_decoder import decoder_inputs_of, read_pair, trial_source
 from hf_targets.backbones.output_matrix import find_output_scale, output_embedding
 from hf_targets.multitoken.configuration import MultiTokenSeq2SeqConfig
 from hf_targets.multitoken.generation import HeadsGenerationMixin
@@ -43,8 +47,28 @@ class MultiTokenSeq2SeqLMOutput(Seq2SeqLMOutput):
     last_hidden_state: Tensor | None = None
 
 
+class _TextOrSpeech:
+    """The Auto class of encoder-decoder models, of `AutoModelForSeq2SeqLM` and `AutoModelForSpeechSeq2Seq`."""
+
+    @classmethod
+    def from_config(cls, config: Any) -> PreTrainedModel:
+        """Return a new model of a configuration."""
+        return cls._of(config).from_config(config)
+
+    @classmethod
+    def from_pretrained(cls, name: str | PathLike, **loading: Any) -> PreTrainedModel:
+        """Load a model of either."""
+        config = AutoConfig.from_pretrained(name, **{key: loading[key] for key in HUB_ARGUMENTS if key in loading})
+        return cls._of(config).from_pretrained(name, **loading)
+
+    @staticmethod
+    def _of(config: Any) -> Any:
+        is_speech = type(config) in AutoModelForSpeechSeq2Seq._model_mapping
+        return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
+
+
 class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
-    """Any encoder-decoder language model with N - 1 heads on its decoder: Marian, BART, mBART, Pegasus, T5 and others.
+    """Any encoder-decoder language model with N - 1 heads on its decoder: Marian, BART, T5, Whisper and others.
 
     The decoder's hidden state at position i predicts label i with the ordinary head, and label i+n with head n, as
     an embedding or as a word difference; see `MultiTokenForCausalLM`. The encoder has no part in this.
@@ -60,12 +84,16 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
     """
 
     config_class = MultiTokenSeq2SeqConfig
-    auto_class = AutoModelForSeq2SeqLM
+    auto_class = _TextOrSpeech
     trained_by = "MultiTokenSeq2SeqTrainer"
 
     @classmethod
     def _output_scale(cls, backbone: PreTrainedModel) -> float | None:
-        return find_output_scale(backbone, _read_same, "input_ids", "decoder_input_ids")
+        if not backbone.config.is_encoder_decoder:
+            raise ValueError(
+                f"{type(backbone).__name__} has no encoder; use MultiTokenForCausalLM for a causal language model"
+            )
+        return find_output_scale(backbone, _read_text, "decoder_input_ids", encoder_outputs=trial_source(backbone))
 
     def get_encoder(self, modality: str | None = None) -> Any:
         """Return the backbone's encoder."""
@@ -83,6 +111,24 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         """
         return decoder_inputs_of(self.backbone, labels)
 
+    def _write(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate; of speech as the backbone's own `generate` does, which asks this model for each part."""
+        if self.backbone.main_input_name == "input_ids":
+            return super()._write(*args, **kwargs)
+        own = {name: kwargs.pop(name) for name in ("ensemble_weight", "drafting") if name in kwargs}
+        if not any(own.values()) and "custom_generate" not in kwargs:
+            return self.backbone.generate(*args, **kwargs)  # pyright: ignore
+        if kwargs.get("streamer") is not None:
+            raise ValueError("of speech, drafts and the ensemble take no streamer; leave it out")
+        drafts = kwargs.pop("custom_generate", None)
+
+        def decode(_: Any, input_ids: Tensor, **prepared: Any) -> Any:
+            mode = prepared["generation_config"].get_generation_mode()
+            by_mode = partial(getattr(type(self), GENERATION_MODES_MAPPING[mode]), self)
+            return (by_mode if drafts is None else partial(drafts, self))(input_ids, **prepared, **own)
+
+        return self.backbone.generate(*args, custom_generate=decode, **kwargs)  # pyright: ignore
+
     @can_return_tuple
     def forward(
         self,
@@ -96,6 +142,7 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         *,
+        input_features: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         ensemble_weight: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -115,6 +162,7 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
             encoder_outputs: Of an earlier call, in place of `input_ids`.
             inputs_embeds, decoder_inputs_embeds: In place of the ids. Word differences need `decoder_input_ids`.
             labels: (batch, time), the target of each position of the decoder; -100 is no target.
+            input_features: (batch, bins, frames), the speech that the encoder reads in place of a text.
             decoder_position_ids: (batch, time), for a decoder with a table of positions; None: it counts them.
             ensemble_weight: Lambda of equation (13), in [0, 1]; None takes the configuration's.
             num_items_in_batch: Divisor of every part of the loss; None uses the number of next-token targets here.
@@ -129,6 +177,7 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         """
         weight = self._check_weight(ensemble_weight, *(nll_weights or ()))
         source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        source["input_features"] = input_features
         call = Call.pair(
             self.backbone,
             {**source, "encoder_outputs": encoder_outputs},
@@ -152,13 +201,9 @@ class MultiTokenForSeq2SeqLM(MultiTokenModel, HeadsGenerationMixin):
         return MultiTokenSeq2SeqLMOutput(**own, **{name: outputs.get(name) for name in _OF_BACKBONE})
 
 
-def _read_same(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Return the decoder's last hidden states with the same token ids as source and text."""
-    if not backbone.config.is_encoder_decoder:
-        raise ValueError(
-            f"{type(backbone).__name__} has no encoder; use MultiTokenForCausalLM for a causal language model"
-        )
-    hidden = read_pair(backbone, input_ids=ids, decoder_input_ids=ids)[0]
+def _read_text(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Return the decoder's last hidden states of token ids, after a source to try them with."""
+    hidden = read_pair(backbone, encoder_outputs=trial_source(backbone), decoder_input_ids=ids)[0]
     width = output_embedding(backbone).in_features
     if not isinstance(hidden, Tensor) or hidden.shape[-1] != width:
         raise ValueError(

@@ -11,8 +11,6 @@ from transformers import (
     Gemma4TextConfig,
     GraniteConfig,
     T5GemmaConfig,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
 )
 
 from hf_targets import DynamicVocabForCausalLM, MdlmForMaskedDiffusion, MultiTokenForCausalLM, MultiTokenForSeq2SeqLM
@@ -113,14 +111,6 @@ def test_a_backbone_whose_layers_differ_comes_back(tmp_path):
     again, ids = AutoModelForCausalLM.from_pretrained(tmp_path), token_ids(2, 9)
     torch.testing.assert_close(again(ids).logits, model(ids).logits)
     assert not hasattr(again.config, "head_dim") and again.config.hidden_size == 32
-
-
-def test_a_backbone_that_reads_no_tokens_is_refused():
-    width = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "num_mel_bins": 4}
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 1, "decoder_attention_heads": 1}
-    config = WhisperConfig(vocab_size=50, **width, **sizes, pad_token_id=0, bos_token_id=0, eos_token_id=0)
-    with pytest.raises(ValueError, match="input_features"):
-        MultiTokenForSeq2SeqLM.from_base(WhisperForConditionalGeneration(config))
 
 
 def test_a_base_model_whose_weights_are_not_finite_is_told():
