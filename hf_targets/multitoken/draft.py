@@ -9,6 +9,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import GenerationMode
 
 from hf_targets.backbones.inputs import check_tokenizer
+from hf_targets.backbones.positions import outgrown_positions_named
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.data.tokenization import tokenizer_fingerprint
 from hf_targets.multitoken.drafting.auto import AutoDrafts
@@ -131,7 +132,8 @@ class Drafts:
                 conditions = id(model), len(input_ids), model.dtype, str(input_ids.device), *self.others
                 sizes = {"lookup": self.num_tokens, "heads": 0}
                 choice = self.learnt.setdefault(conditions, AutoDrafts(sizes))
-            output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, auto=choice).run(input_ids)
+            with outgrown_positions_named(model):
+                output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, auto=choice).run(input_ids)
         if "answers" in self.others:
             sequences = output if isinstance(output, Tensor) else output.sequences
             told: Any = generation_config._eos_token_tensor

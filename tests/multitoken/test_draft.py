@@ -272,6 +272,7 @@ def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
         ("mistral", {"cache_implementation": "static"}, "StaticSlidingWindowLayer"),
         ("gpt2", {"use_cache": False}, "use_cache=False"),
         ("gpt2", {"draft_tokens": 3}, "without heads"),
+        ("gpt2", {"max_new_tokens": 80}, "within the model's 64 positions"),
         ("gpt2", {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
         ("reformer", {}, "DynamicCache"),
     ],

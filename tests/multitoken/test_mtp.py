@@ -150,3 +150,11 @@ def test_what_speculators_does_not_hold_is_refused(config, how, word, base, tmp_
     with pytest.raises(ValueError, match="differs"):
         save_for_speculators(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("draft_tokens", [2, "auto"])
+def test_a_static_cache_drafts_the_same_text(draft_tokens):
+    model, (ids, mask) = make("llama").double().eval(), left_padded(1)
+    told = {**GREEDY, "attention_mask": mask, "max_new_tokens": 30}
+    drafted = model.generate(ids, draft_tokens=draft_tokens, cache_implementation="static", **told)
+    assert torch.equal(drafted.sequences, model.generate(ids, **told).sequences)

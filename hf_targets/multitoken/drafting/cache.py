@@ -98,12 +98,14 @@ class RaggedCache:
     def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
         """Return the attention mask for the next chunk: pending tokens, the last one of each row, then its draft.
 
-        Returns: For a chain, 1 where attended, (rows, length + chunk), or None if every position is attended. For a
+        Returns: For a chain, 1 where attended, (rows, length + chunk), or None if all that the cache has are. For a
             tree, the term to add to the attention scores, (rows, 1, chunk, length + chunk): a token sees only its path.
         """
         self._read = self.mask.new_ones(draft.tokens.shape[0], self.pending + 1 + draft.tokens.shape[1])
         if not tree:
-            return None if self.mask.all() else torch.cat([self.mask, self._read], dim=1).long()
+            return (
+                None if self.longest is None and self.mask.all() else torch.cat([self.mask, self._read], dim=1).long()
+            )
         visible = torch.cat([self.mask[:, None].expand(-1, self._read.shape[1], -1), draft.ancestors()], dim=2)
         visible = visible if self.longest is None else F.pad(visible, (0, self.longest - visible.shape[2]))
         blocked = torch.zeros(visible.shape, dtype=dtype, device=visible.device)

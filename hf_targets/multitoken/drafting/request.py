@@ -69,6 +69,7 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
     cache, own = inputs.cache, None if inputs.cache is None else cache_of_text(inputs.cache)
     if not config.use_cache or not isinstance(own, DynamicCache | StaticCache) or own.offloading:
         kind = type(own).__name__ if config.use_cache and own is not None else "none"
+        kind = "an offloaded one" if config.use_cache and getattr(own, "offloading", False) else kind
         cause = "cache_implementation" if config.use_cache else "use_cache=False"
         raise ValueError(f"drafting takes a DynamicCache or a StaticCache in memory, got {kind}; leave out {cause}")
     check_layers(cache)
