@@ -42,6 +42,8 @@ class Setup:
         default=None,
         metadata={"help": "`dataset` is one of pairs (load_pairs), and a prompt is this and a source."},
     )
+    source_lang: str = field(default="en", metadata={"help": "Of pairs, as load_pairs has it."})
+    target_lang: str = field(default="de", metadata={"help": "Likewise, of the completions."})
     num_train_rows: int | None = field(default=None, metadata={"help": "Train on the first so many rows; None: all."})
     num_test_rows: int = field(default=64, metadata={"help": "Rows of the test split, or the last of the only one."})
     dtype: str = field(default="float32", metadata={"help": "Of the base model's weights."})
@@ -61,7 +63,7 @@ SETTINGS = (Setup, SFTConfig)
 def rows_of(setup: Setup) -> tuple[Dataset, Dataset]:
     """Return the rows to train on and those to test on."""
     if setup.instruction is not None:
-        pairs: Any = load_pairs(setup.dataset, target_lang="de", source_lang="en")
+        pairs: Any = load_pairs(setup.dataset, source_lang=setup.source_lang, target_lang=setup.target_lang)
         said: Any = {name: as_turns(pairs[name], setup.instruction) for name in ("train", "test")}
     elif setup.dataset.endswith((".json", ".jsonl", ".gz")):
         said = load_dataset("json", data_files=setup.dataset)

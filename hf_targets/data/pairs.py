@@ -13,7 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, List, Value
 
-from hf_targets.data.corpora import KNOWN_FILES, SPLITS, file_below, known_parts, load_corpus, load_parts, split_rows
+from hf_targets.data.corpora import (
+    KNOWN_FILES,
+    SPLITS,
+    file_below,
+    known_parts,
+    load_corpus,
+    load_parts,
+    read_file,
+    split_rows,
+)
 
 REFERENCES = "references"
 """The column of all targets of a source, of which `target` is the first."""
@@ -52,6 +61,7 @@ def load_pairs(
             `"opus-multidomain:law"`, `:medical`, `:it`, `:koran`: likewise;
             `"asset"`: likewise from asset, simpler sentences (`orig` to `simp`), ten of each; train and validation are
             its valid part;
+            `"asqa"`: likewise from asqa, ambiguous questions (`question` to `answer`), two long answers of each;
             `"documentation:reversed"`: sentences of Python's documentation, with their words in reverse order as the
             translation, whatever the languages; needs no data, for trying things out;
             a folder with two files for each split, whose line n is a pair, such as `train.de.gz` and `train.en.gz`
@@ -139,13 +149,16 @@ def _known_pairs(name: str, sides: tuple[str, str]) -> dict[str, Any] | None:
     """Return the pairs of each split of a known corpus, or None if `name` is no such corpus."""
     if name == "documentation:reversed":
         return _reversed_sentences()
-    languages = {"orig", "simp"} if name == "asset" else {"de", "en"}
-    is_known = name == "asset" or (name in KNOWN_FILES and name != "lm1b-sample")
-    if is_known and set(sides) != languages:
-        raise ValueError(f"{name!r} is text in {' and '.join(sorted(languages))}, got {sides}; name these two")
+    one_way = {"asset": ("orig", "simp"), "asqa": ("question", "answer")}.get(name)
+    if one_way is None and (name not in KNOWN_FILES or name == "lm1b-sample"):
+        return None
+    if sides != one_way and (one_way or set(sides) != {"de", "en"}):
+        raise ValueError(f"{name!r} is text in {' and '.join(one_way or ('de', 'en'))}, got {sides}; name these two")
     if name == "asset":
         return {"train": _asset("valid"), "test": _asset("test")}
-    return known_parts(name, [f".{side}" for side in sides], read_aligned) if is_known else None
+    if name == "asqa":
+        return {"train": _asqa()}
+    return known_parts(name, [f".{side}" for side in sides], read_aligned)
 
 
 def _reversed_sentences() -> dict[str, Pairs]:
@@ -163,6 +176,14 @@ def _asset(part: str) -> Pairs:
     if None in files:
         raise ValueError(f"'asset' needs {names[files.index(None)]} (plain, .gz or .xz) in the folder asset")
     return [(source, list(targets)) for source, *targets in read_aligned(*files)]
+
+
+def _asqa() -> Pairs:
+    file = file_below("asqa", "asqa_dev.jsonl")
+    if file is None:
+        raise ValueError("'asqa' needs asqa_dev.jsonl (plain, .gz or .xz) in the folder asqa")
+    rows = cast(list[dict], read_file(file))
+    return [(row["question"], [one["long_answer"] for one in row["annotations"]]) for row in rows]
 
 
 def _pairs_of_files(path: Path, sides: tuple[str, str]) -> dict[str, Any] | None:

@@ -117,9 +117,11 @@ def test_a_domain_without_a_train_file_trains_on_its_dev_file(data):
 
 
 def test_a_known_corpus_in_other_languages_is_refused(data):
-    for name in ("multi30k", "asset"):
+    for name in ("multi30k", "asset", "asqa"):
         with pytest.raises(ValueError, match="'fr'"):
             load(name, "de", "fr")
+    with pytest.raises(ValueError, match="question and answer"):
+        load("asqa", "answer", "question")
 
 
 def test_a_data_set_has_a_translation_or_a_column_for_each_language_and_null_is_an_empty_text(tmp_path):
@@ -224,6 +226,16 @@ def test_asset_has_ten_simpler_sentences_of_each(tmp_path, monkeypatch):
     assert references(found["test"]) == [(f"test {n}", [f"{n} {i}" for i in range(10)]) for n in range(3)]
 
 
+def test_asqa_has_two_long_answers_of_each_question(save, tmp_path, monkeypatch):
+    told = [{"knowledge": [], "long_answer": "In 1900."}, {"knowledge": [{"content": "."}], "long_answer": "Never."}]
+    asked = [{"question": f"When {n}?", "qa_pairs": [], "annotations": told} for n in range(3)]
+    save("asqa/asqa_dev.jsonl.gz", "".join(f"{json.dumps(row)}\n" for row in asked))
+    monkeypatch.setenv("HF_TARGETS_DATA", str(tmp_path))
+    found = load_pairs("asqa", source_lang="question", target_lang="answer")
+    assert rows(found)["train"] == [("When 0?", "In 1900."), ("When 0?", "Never.")]
+    assert references(found["test"]) == [("When 2?", ["In 1900.", "Never."])]
+
+
 @pytest.mark.skipif("HF_TARGETS_DATA" not in os.environ, reason="HF_TARGETS_DATA names no folder with the corpora")
 @pytest.mark.parametrize(
     ("name", "languages", "counts"),
@@ -232,6 +244,7 @@ def test_asset_has_ten_simpler_sentences_of_each(tmp_path, monkeypatch):
         ("iwslt14", "de en", {"validation": 7_283, "test": 6_750}),
         ("opus-multidomain:koran", "de en", {"train": 17_982, "validation": 2_000, "test": 2_000}),
         ("asset", "orig simp", {"train": 19_000, "validation": 100, "test": 359}),
+        ("asqa", "question answer", {"train": 2 * 854, "validation": 47, "test": 47}),
     ],
 )
 def test_the_known_corpora_have_their_published_numbers_of_pairs(name, languages, counts):
