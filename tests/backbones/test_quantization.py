@@ -180,16 +180,30 @@ def test_phrases_on_weights_of_a_class_of_their_own_are_trained_and_generated(fo
     assert not torch.equal(model.phrase_table(vocabulary).output_rows, before)
 
 
-@pytest.mark.parametrize("kind", ["torchao", "optimum.quanto", "bitsandbytes 4bit", "bitsandbytes 8bit"])
-def test_heads_alone_come_back_on_a_base_that_a_library_has_quantised(kind, tmp_path):
-    module, *bits = kind.split()
+def quantization_of(kind):
+    """Return the configuration of one kind, or skip the test where its library is missing."""
+    module, bits = kind.split()
     found = pytest.importorskip("torchao.quantization" if module == "torchao" else module)
-    if bits:
-        config = transformers.BitsAndBytesConfig(**{f"load_in_{bits[0]}": True})
-    elif module == "torchao":
-        config = transformers.TorchAoConfig(found.Int8WeightOnlyConfig())
-    else:
-        config = transformers.QuantoConfig(weights="int4")
+    if module == "bitsandbytes":
+        return transformers.BitsAndBytesConfig(**{f"load_in_{bits}": True})
+    if module == "optimum.quanto":
+        return transformers.QuantoConfig(weights=bits)
+    weights = found.Int8WeightOnlyConfig() if bits == "int8" else found.IntxWeightOnlyConfig(torch.int4)
+    return transformers.TorchAoConfig(weights)
+
+
+KINDS = ("torchao int8", "torchao int4", "optimum.quanto int4", "bitsandbytes 4bit", "bitsandbytes 8bit")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_base_that_a_library_has_quantised_has_heads_that_come_back_alone_and_phrases(kind, tmp_path):
+    options, read = {"quantization_config": quantization_of(kind)}, {"max_new_tokens": 8, "do_sample": False}
     make_backbone("llama", hidden_size=128, head_dim=32).save_pretrained(tmp_path / "base")
-    model = MultiTokenForCausalLM.from_base(tmp_path / "base", quantization_config=config)
+    model = MultiTokenForCausalLM.from_base(tmp_path / "base", ngram_size=3, **options).eval()
+    plain = model.backbone.generate(token_ids(2, 8), **read)
+    assert torch.equal(model.generate(token_ids(2, 8), **read, draft_tokens=2), plain)
     come_back_alone(model, tmp_path / "heads")
+    phrases = DynamicVocabForCausalLM.from_base(tmp_path / "base", **options).eval()
+    before = phrases.phrase_table(make_vocabulary()).output_rows
+    trained(phrases, **phrase_batch())
+    assert not torch.equal(phrases.phrase_table(make_vocabulary()).output_rows, before)
