@@ -13,7 +13,6 @@ recipes/fine_tuning.md.
 
 import lab.start  # noqa: F401
 
-import resource
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +26,7 @@ from hf_targets import MultiTokenForCausalLM, MultiTokenSFTTrainer, load_pairs
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.multitoken.frozen_base import left_padded
 from lab.draft_heads import KINDS, settings_of
+from lab.memory import added_bytes
 from lab.results import write_results
 from lab.runs import run_alone
 from lab.speed import DecodingMethod, compare_speeds
@@ -105,7 +105,7 @@ def main(setup: Setup, args: SFTConfig) -> dict[str, float]:
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     results["loss"] = trainer.evaluate()["eval_loss"]
     results["step_seconds"] = trained.metrics["train_runtime"] / trained.global_step
-    results["peak_gb"] = peak_bytes(args.device) / 1e9
+    results["step_memory"] = step_memory(trainer)
     tuned = trainer.model.merge_and_unload() if setup.lora_rank is not None else trainer.model
     folder: Any = args.output_dir
     tuned.save_pretrained(folder)
@@ -141,11 +141,13 @@ def speeds(model: Any, tokenizer: Any, test: Any, setup: Setup) -> dict[str, flo
     return found
 
 
-def peak_bytes(device: torch.device) -> int:
-    """Return the most memory that the process has used, on an accelerator or in all."""
-    if device.type != "cpu":
-        return torch.accelerator.memory.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def step_memory(trainer: Any) -> float:
+    """Return the memory that a step needs besides weights and gradients, over that of a batch's logits."""
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.training_step(trainer.model, dict(batch))  # gradients stay, as they are of the model's size
+    added = added_bytes(lambda: trainer.training_step(trainer.model, dict(batch)), trainer.args.device)
+    dtype = torch.bfloat16 if trainer.args.bf16 else trainer.model.dtype
+    return added / (batch["input_ids"].numel() * trainer.model.config.vocab_size * dtype.itemsize)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Liger and Cut Cross-Entropy have kernels for a GPU alone, and are measured there if `liger-kernel` and
 `cut-cross-entropy` are installed. The error is that of the gradients against float32's, relative to their norm; the
-larger of the two. Memory is what is held above the states, the matrix and the gradients of one call, on a GPU alone.
+larger of the two. Memory is what a call holds above the states and the matrix, its gradients included.
 Measured: recipes/gpu.md.
 """
 
@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import lab.start  # noqa: F401
 
 import importlib
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +26,7 @@ from torch.nn import functional as F
 
 from hf_targets.evaluation.timing import median_seconds
 from hf_targets.maths.losses import weighted_cross_entropy
+from lab.memory import added_bytes
 from lab.settings import parse_settings
 from lab.tables import markdown_table
 
@@ -75,16 +75,6 @@ def gradients(loss: Callable[..., Tensor], hidden: Tensor, matrix: Tensor, targe
     return torch.autograd.grad(loss(hidden, matrix, targets), (hidden, matrix))
 
 
-def added_megabytes(run: Callable[[], Any], device: torch.device) -> float:
-    """Return the most memory that a function holds above what is there; NaN on a CPU."""
-    if device.type != "cuda":
-        return math.nan
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
 def measure(setup: Setup, device: torch.device) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Return the seconds, the megabytes and the error of each loss, in bfloat16."""
     torch.manual_seed(0)
@@ -99,7 +89,7 @@ def measure(setup: Setup, device: torch.device) -> tuple[dict[str, float], dict[
         for name, run in runs.items()
     }
     del exact
-    megabytes = {name: added_megabytes(run, device) for name, run in runs.items()}
+    megabytes = {name: added_bytes(run, device) / 2**20 for name, run in runs.items()}
     return median_seconds(runs, setup.rounds, device), megabytes, errors
 
 

@@ -22,7 +22,8 @@ def main(table: Table) -> str:
     """Train all rows with all seeds, and return their tables."""
     results = compare(recipe, **vars(table))
     names = {name: name.replace("_", " ") for rows in results.values() for name in rows[0]}
-    return f"{results_table(results, names)}\n\n{differences_table(results, {'loss': 'loss'})}"
+    compared = {"loss": "loss", "step_memory": "step memory"}
+    return f"{results_table(results, names)}\n\n{differences_table(results, compared)}"
 
 
 if __name__ == "__main__":
