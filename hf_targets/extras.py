@@ -1,6 +1,8 @@
-"""Optional dependencies, imported where they are used."""
+"""Optional dependencies, imported where they are used, and releases of engines that read what is written for them."""
 
+import re
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 
@@ -18,3 +20,35 @@ def require(module: str, extra: str) -> ModuleType:
         raise ImportError(
             f"{module} is not installed; in the source of hf_targets run: pip install '.[{extra}]'"
         ) from error
+
+
+def check_engine(*packages: str, given: str | None, oldest: str = "0.0", newest: str | None = None) -> None:
+    """Raise an error unless a release of an engine reads a format; without a release nothing is known.
+
+    Args:
+        packages: The names under which the engine is installed, such as `"vllm"`; the first is its own.
+        given: The release that is to read the files; None: the installed one, if there is one.
+        oldest, newest: The releases, of two numbers, that read the format; None: all that are known since.
+    Raises:
+        ValueError: If the release is another.
+    """
+    found = [given] if given is not None else [one for one in map(_installed, packages) if one is not None]
+    wanted = f"from {oldest} on" if newest is None else f"up to {newest}"
+    for release in found:
+        number = _number(release)
+        if number < _number(oldest) or (newest is not None and number > _number(newest)):
+            raise ValueError(
+                f"{packages[0]} reads this format {wanted}, got {release}; install such a release, or give "
+                "engine_version if another one is to read the files"
+            )
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _number(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)[:2]]

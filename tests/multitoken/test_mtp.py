@@ -140,7 +140,12 @@ def test_a_head_lies_where_speculators_looks_for_it(base, tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "how", "word"),
-    [({"ngram_size": 3}, {}, "one head"), ({"head": "mlp"}, {}, "mlp"), ({}, {"speculative_tokens": 0}, "1 token")],
+    [
+        ({"ngram_size": 3}, {}, "one head"),
+        ({"head": "mlp"}, {}, "mlp"),
+        ({}, {"speculative_tokens": 0}, "1 token"),
+        ({}, {"engine_version": "0.5.2"}, "from 0.6 on"),
+    ],
 )
 def test_what_speculators_does_not_hold_is_refused(config, how, word, base, tmp_path):
     with pytest.raises(ValueError, match=word):
