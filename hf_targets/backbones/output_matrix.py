@@ -30,8 +30,9 @@ def output_embedding(backbone: PreTrainedModel) -> nn.Linear:
         )
     inside = layer.base_layer if trains_rows(layer) else getattr(layer, "original_module", layer)  # peft's wrappers
     if not isinstance(inside, nn.Linear) or not inside.weight.is_floating_point():
+        kind = f"{type(layer).__module__}.{type(layer).__qualname__}"  # peft's LoRA layer is a "Linear" too
         raise ValueError(
-            f"the output embedding must be a torch.nn.Linear, as models share its rows, got {type(layer).__name__}; "
+            f"the output embedding must be a torch.nn.Linear, as models share its rows, got {kind}; "
             "leave it out of quantization and of an adapter's target_modules"
         )
     return layer

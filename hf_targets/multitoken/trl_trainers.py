@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import logging
 import re
 from collections.abc import Sized
 from types import MethodType
@@ -21,6 +22,7 @@ from hf_targets.training.loss_parts import LossParts
 from hf_targets.training.streams import StreamLoading
 
 trl: Any = require("trl", extra="sft")
+logger = logging.getLogger(__name__)
 
 
 class _HeadsBesideTrl(StreamLoading):
@@ -126,23 +128,31 @@ class MultiTokenSFTTrainer(_HeadsBesideTrl, trl.SFTTrainer):
     Raises:
         ValueError: If the model has no heads, or they are frozen; if the loss is computed from logits
             (`compute_loss_func`, `label_smoothing_factor`); if messages come without a chat template; or if no row
-            has a target within `max_length`.
+            has a target within `max_length` (TRL leaves out single rows without one, and a warning tells how many).
         ImportError: If TRL is missing.
     Source: Equation (6) of the paper, divided by the weight of the next token, so that TRL's loss counts once.
     """
 
     _tag_names = ("trl", "hf-targets", "sft-with-heads")
 
-    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, model: Any, args: Any = None, *others: Any, **kwargs: Any) -> None:
         given: Any = kwargs.get("train_dataset")
         tokenizer = getattr(kwargs.get("processing_class"), "tokenizer", kwargs.get("processing_class"))
-        if tokenizer is not None and "messages" in (getattr(given, "column_names", None) or ()):
+        has_messages = "messages" in (getattr(given, "column_names", None) or ())
+        if has_messages and tokenizer is not None and getattr(args, "chat_template_path", None) is None:
             takes_turns(tokenizer, True)
-        super().__init__(model, *args, **kwargs)
-        rows = cast(Any, self).train_dataset
+        super().__init__(model, args, *others, **kwargs)
+        trainer: Any = self
+        rows = trainer.train_dataset
         if isinstance(rows, Sized) and not len(rows):
             raise ValueError(
                 "no row has a token that the model is to write within max_length; raise max_length, or give other rows"
+            )
+        if isinstance(given, Sized) and len(rows) < len(given) and not trainer.args.packing:
+            logger.warning(
+                "%d of %d rows have no token that the model is to write within max_length=%s: TRL leaves them out. "
+                "Raise max_length to train on them.",
+                *(len(given) - len(rows), len(given), trainer.args.max_length),
             )
 
 

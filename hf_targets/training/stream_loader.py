@@ -158,7 +158,9 @@ class StreamLoader:
                 has_rows = True
                 yield batch
             if not has_rows:
-                raise ValueError("a stream must have rows, got none; look at its files and filters")
+                raise ValueError(
+                    "a stream must have rows, got none; look at its files, its filters and how long rows may be"
+                )
             self._number += 1
             log = logger.warning if self._number == 1 and self.rank == 0 else logger.info
             log(

@@ -83,13 +83,20 @@ def test_a_stream_is_resumed_in_its_second_pass(tune, tmp_path):
     assert logs[0] == logs[1] and len(logs[0]) == 5
 
 
-def test_messages_without_a_template_and_rows_without_a_target_within_the_length_are_refused(tune, monkeypatch):
+def test_messages_without_a_template_and_rows_without_a_target_within_the_length_are_refused(
+    tune, monkeypatch, tmp_path, caplog
+):
     data, options = ROWS["messages"]
+    longer = Dataset.from_dict({"messages": [SAID] * 3 + [[{"role": "user", "content": "w1 " * 8}, SAID[1]]]})
+    assert len(tune(make_any("llama", "difference"), longer, max_length=6, **options).train_dataset) == 3
+    assert "1 of 4 rows have no token" in caplog.text
     with pytest.raises(ValueError, match="raise max_length"):
         tune(make_any("llama", "difference"), data, max_length=2, **options)
     monkeypatch.setattr(WORDS, "chat_template", None)
     with pytest.raises(ValueError, match="messages with roles need a chat template"):
         tune(make_any("llama", "difference"), data, **options)
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    tune(make_any("llama", "difference"), data, chat_template_path=str(tmp_path / "template.jinja"), **options)
 
 
 def test_batches_of_a_step_count_as_one_batch_and_each_part_is_logged(tune):
