@@ -42,13 +42,15 @@ def tune(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_with_no_weight_on_the_heads_the_steps_are_those_of_trl(tune, frozen):
+@pytest.mark.parametrize(("frozen", "options"), [(True, {}), (False, {}), (True, {"neftune_noise_alpha": 5.0})])
+def test_with_no_weight_on_the_heads_the_steps_are_those_of_trl(tune, frozen, options):
     plain, model = make_backbone("llama"), make_any("llama", "difference")
     model.config.loss_weight = 0.0
     model.heads.requires_grad_(not frozen)
-    tuned = tune(plain, kind=SFTTrainer, per_device_train_batch_size=2), tune(model, per_device_train_batch_size=2)
+    options = {"per_device_train_batch_size": 2, **options}
+    tuned = tune(plain, kind=SFTTrainer, **options), tune(model, **options)
     for trainer in tuned:
+        torch.manual_seed(0)  # of NEFTune's noise
         trainer.train()
     logged = [[(entry["loss"], entry["grad_norm"]) for entry in losses(trainer)] for trainer in tuned]
     close = {"rtol": 0, "atol": 0} if frozen else {}  # their zeros change the order in which a norm is summed
