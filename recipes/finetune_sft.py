@@ -16,7 +16,6 @@ import lab.start  # noqa: F401
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from datasets import Dataset, load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from trl.trainer.sft_config import SFTConfig
@@ -26,7 +25,7 @@ from hf_targets import MultiTokenForCausalLM, MultiTokenSFTTrainer, load_pairs
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.multitoken.frozen_base import left_padded
 from lab.draft_heads import KINDS, settings_of
-from lab.memory import added_bytes
+from lab.memory import step_memory
 from lab.results import write_results
 from lab.runs import run_alone
 from lab.speed import DecodingMethod, compare_speeds
@@ -139,15 +138,6 @@ def speeds(model: Any, tokenizer: Any, test: Any, setup: Setup) -> dict[str, flo
             found[f"{speed.name}_tokens_per_pass_{size}"] = speed.tokens_per_pass
             found["same_text"] = min(found.get("same_text", 1.0), speed.same)
     return found
-
-
-def step_memory(trainer: Any) -> float:
-    """Return the memory that a step needs besides weights and gradients, over that of a batch's logits."""
-    batch = next(iter(trainer.get_train_dataloader()))
-    trainer.training_step(trainer.model, dict(batch))  # gradients stay, as they are of the model's size
-    added = added_bytes(lambda: trainer.training_step(trainer.model, dict(batch)), trainer.args.device)
-    dtype = torch.bfloat16 if trainer.args.bf16 else trainer.model.dtype
-    return added / (batch["input_ids"].numel() * trainer.model.config.vocab_size * dtype.itemsize)
 
 
 if __name__ == "__main__":

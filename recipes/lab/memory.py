@@ -1,4 +1,4 @@
-"""How much memory a call needs: the most that tensors hold at once, above what is there before it."""
+"""How much memory a call, or a step of a training, needs: the most that tensors hold at once beside what was there."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,3 +27,12 @@ def added_bytes(run: Callable[[], Any], device: torch.device) -> int:
         held += block.nbytes()
         most = max(most, held)
     return most
+
+
+def step_memory(trainer: Any) -> float:
+    """Return the memory that a step needs besides weights and gradients, over that of a batch's logits."""
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.training_step(trainer.model, dict(batch))  # gradients stay, as they are of the model's size
+    added = added_bytes(lambda: trainer.training_step(trainer.model, dict(batch)), trainer.args.device)
+    dtype = torch.bfloat16 if trainer.args.bf16 else trainer.model.dtype
+    return added / (batch["input_ids"].numel() * trainer.model.config.vocab_size * dtype.itemsize)
