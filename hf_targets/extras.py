@@ -1,9 +1,10 @@
 """Optional dependencies, imported where they are used, and releases of engines that read what is written for them."""
 
-import re
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
+
+from packaging.version import Version
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -35,8 +36,8 @@ def check_engine(*packages: str, given: str | None, oldest: str = "0.0", newest:
     found = [given] if given is not None else [one for one in map(_installed, packages) if one is not None]
     wanted = f"from {oldest} on" if newest is None else f"up to {newest}"
     for release in found:
-        number = _number(release)
-        if number < _number(oldest) or (newest is not None and number > _number(newest)):
+        number = Version(release).release[:2]
+        if number < Version(oldest).release or (newest is not None and number > Version(newest).release):
             raise ValueError(
                 f"{packages[0]} reads this format {wanted}, got {release}; install such a release, or give "
                 "engine_version if another one is to read the files"
@@ -48,7 +49,3 @@ def _installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _number(release: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", release)[:2]]

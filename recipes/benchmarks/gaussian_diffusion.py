@@ -6,8 +6,8 @@ A model of the size published for IWSLT14 (table 2 of the sentence curve paper) 
 length. All variants take turns, so that ratios hold on a busy machine too. A step is forward and backward, without the
 optimizer, and in each the decoder reads a prediction of its own. Decoding writes one text for each source, of the
 source's length. In table 4 of the paper curves with N_ratio = 2 take 2.7 times as long to train on IWSLT14, and 9.5
-times as long to decode; training holds 6.9 GB in place of 5.8. Memory is what a step holds above the weights, on a GPU
-only. Measured: recipes/gaussian_diffusion.md.
+times as long to decode; training holds 6.9 GB in place of 5.8. Memory is what a step holds above the
+weights. Measured: recipes/gaussian_diffusion.md.
 """
 
 import sys
@@ -16,17 +16,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import lab.start  # noqa: F401
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from benchmarks.losses import added_megabytes
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
 from hf_targets.evaluation.timing import median_seconds
+from lab.memory import added_bytes
 from lab.settings import parse_settings
 from lab.tables import markdown_table
 
@@ -103,16 +102,15 @@ def main(setup: Setup) -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=setup.bf16):
             steps = {name: partial(train_step, model, ids) for name, model in models.items()}
             training = median_seconds(steps, setup.rounds, device)
-            memory = {name: added_megabytes(step, device) for name, step in steps.items()}
+            memory = {name: added_bytes(step, device) / 2**20 for name, step in steps.items()}
             texts = {name: partial(model.eval().generate, ids, **options) for name, model in models.items()}
             decoding = median_seconds(texts, setup.rounds, device)
         table = []
         for name, row in rows.items():
             ratios = [seconds[name] / seconds[plain] for seconds in (training, decoding)]
-            held = "" if math.isnan(memory[name]) else f"{memory[name]:.0f}"
             cells = [
                 f"{1000 * training[name]:.0f}",
-                held,
+                f"{memory[name]:.0f}",
                 f"{1000 * decoding[name]:.0f}",
                 *(f"{x:.2f}" for x in ratios),
             ]
