@@ -50,7 +50,7 @@ class Setup:
     heads: bool = field(default=True, metadata={"help": "Whether heads are trained, or the model alone by TRL."})
     kind: str = field(default="wdr", metadata={"help": f"Of heads: one of {', '.join(KINDS)}, or a registered one."})
     ngram_size: int = field(default=4, metadata={"help": "N: the heads draft N - 1 tokens."})
-    loss_weight: float = field(default=0.1, metadata={"help": "Alpha, of the heads' losses beside TRL's."})
+    loss_weight: float = field(default=0.01, metadata={"help": "Alpha, of the heads' losses beside TRL's."})
     head_learning_rate: float | None = field(default=None, metadata={"help": "None: 1e-3 on a trained model."})
     max_new_tokens: int = field(default=48, metadata={"help": "Tokens of each answer whose speed is measured."})
     num_prompts: int = field(default=8, metadata={"help": "Test prompts that are answered, one by one and together."})
