@@ -16,9 +16,9 @@ import lab.start  # noqa: F401
 from dataclasses import dataclass, field
 
 import torch
+from answer_questions import Setup as AnsweringSetup
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from demo import Setup as DemoSetup
 from hf_targets import DocumentRetriever, draft
 from hf_targets.data.prompts import takes_turns
 from lab.passages import ASKED, passages_of, read_texts
@@ -27,7 +27,7 @@ from lab.speed import DecodingMethod, compare_speeds, format_speeds
 
 
 @dataclass(kw_only=True)
-class Setup(DemoSetup):
+class Setup(AnsweringSetup):
     """What answers which questions."""
 
     instructions: list[str] = field(metadata={"help": "Questions without documents."})
