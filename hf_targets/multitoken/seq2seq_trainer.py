@@ -14,6 +14,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
+from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.evaluation.translation import translation_scores
 from hf_targets.maths.losses import IGNORED
 from hf_targets.multitoken.trainer import MultiTokenTrainer, MultiTokenTrainingArguments
@@ -36,7 +37,8 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
       `compute_metrics` they report `bleu` and `chrf` (`translation_scores`). Otherwise evaluations report perplexities
       for all `ensemble_weights`.
 
-    Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them.
+    Data sets have `input_ids`, `attention_mask` and `labels`, as `hf_targets.encode_pairs` makes them; for a model of
+    speech `input_features` and `labels`, with a collator of your own.
 
     Departs: weight decay spares biases and norms, as in all of Transformers; in fairseq it reaches them.
     Raises:
@@ -68,6 +70,9 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
                 "with predict_with_generate the tokenizer makes texts of what is generated; give "
                 "processing_class=tokenizer, or compute_metrics"
             )
+        core = unwrapped(model)
+        read = getattr(getattr(core, "backbone", core), "main_input_name", "input_ids")  # or features of speech
+        self.needed_columns = (read, "labels")
         super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
 
     @property

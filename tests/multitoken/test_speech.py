@@ -2,10 +2,16 @@
 
 import pytest
 import torch
+from datasets import Dataset
 from torch.nn import functional as F
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, default_data_collator
 
-from hf_targets import MultiTokenForSeq2SeqLM, draft
+from hf_targets import (
+    MultiTokenForSeq2SeqLM,
+    MultiTokenSeq2SeqTrainer,
+    MultiTokenSeq2SeqTrainingArguments,
+    draft,
+)
 from tests.multitoken.by_hand import equations
 from tests.multitoken.test_draft import inputs_of, make_plain
 from tests.tiny_backbones import token_ids
@@ -81,3 +87,17 @@ def test_what_speech_cannot_have_is_refused():
         model(decoder_input_ids=token_ids(1, 3))
     with pytest.raises(ValueError, match="streamer"):
         model.generate(**inputs_of(model.backbone, 1), draft_tokens=2, streamer=object())
+
+
+def test_a_trainer_learns_from_speech_and_evaluates_it(tmp_path):
+    model, speech = make_speech_model(), inputs_of(make_plain("whisper"), 3)["input_features"]
+    rows = Dataset.from_dict({"input_features": speech.tolist(), "labels": token_ids(3, 6).tolist()}).with_format(
+        "torch"
+    )
+    told = {"max_steps": 1, "use_cpu": True, "report_to": "none", "save_strategy": "no", "learning_rate": 0.1}
+    args = MultiTokenSeq2SeqTrainingArguments(str(tmp_path), **told)
+    data = {"train_dataset": rows, "eval_dataset": rows, "data_collator": default_data_collator}
+    trainer = MultiTokenSeq2SeqTrainer(model, args, **data)
+    before = trainer.evaluate()["eval_perplexity"]
+    trainer.train()
+    assert trainer.evaluate()["eval_perplexity"] < before
