@@ -18,7 +18,7 @@ import lab.start  # noqa: F401
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer
@@ -59,6 +59,9 @@ class Setup:
     max_phrases: int | None = field(default=None, metadata={"help": "Keep those that save the most steps. None: all."})
     encoder: list[str] = field(
         default_factory=list, metadata={"help": "A sentence encoder, or DPR's two. Empty: no collection is made."}
+    )
+    encoder_dtype: Literal["float32", "bfloat16"] = field(
+        default="float32", metadata={"help": "Type of its weights. bfloat16: 3 x as fast on a CPU with AMX."}
     )
     model: str | None = field(
         default=None, metadata={"help": "Model with a dynamic vocabulary. None: phrases are not encoded."}
@@ -120,7 +123,8 @@ def main(setup: Setup) -> dict[str, Any]:
     vocabulary = builder.mine(setup.miners, vocab_size=vocab_size, **limits)
     results: dict[str, Any] = {"phrases": len(vocabulary)}
     if setup.encoder:
-        collection = builder.encode_passages(partial(load_encoder, *setup.encoder), setup.encoder)
+        make_encoder = partial(load_encoder, *setup.encoder, dtype=setup.encoder_dtype)
+        collection = builder.encode_passages(make_encoder, [*setup.encoder, setup.encoder_dtype])
         results["passages"] = len(collection)
     if setup.model is not None:
         given: Any = {
