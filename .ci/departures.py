@@ -1,20 +1,20 @@
 """Where the code and the settings depart from a paper or a published program: the page recipes/departures.md.
 
 The page is made of the marks `Departs:` in comments and docstrings. After a change of one:
-    python recipes/lab/departures.py
+    python .ci/departures.py
 """
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "recipes" / "departures.md"
 MARK = "Departs:"
 
 _HEAD = f"""# Where we depart from the papers and the published programs
 
-Made by `python recipes/lab/departures.py` of the marks `{MARK}` in the code and the settings. What a paper leaves open
+Made by `python .ci/departures.py` of the marks `{MARK}` in the code and the settings. What a paper leaves open
 is on the page of each target, under *Decisions*.
 """
 _ENDS = re.compile(r"\s*(# )?(Args|Attributes|Raises|Returns|Source|Related|Departs|Not given[\w ]*):|.*>>> |.*\"\"\"$")
@@ -25,7 +25,7 @@ def departures(root: Path = ROOT) -> Iterator[tuple[str, str, str]]:
     """Yield for each mark, in the order of files: the file, the class or function, and what the mark says."""
     files = [path for folder in ("hf_targets", "recipes") for path in sorted((root / folder).rglob("*"))]
     for path in files:
-        if path.suffix not in (".py", ".yaml") or path.resolve() == Path(__file__):
+        if path.suffix not in (".py", ".yaml"):
             continue
         lines = path.read_text(encoding="utf-8").splitlines()
         for number, line in enumerate(lines):
