@@ -14,6 +14,7 @@ from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.configuration import check_ranges
 from hf_targets.backbones.new_parts import new_parameters, unwrapped
+from hf_targets.backbones.packing import check_packing
 from hf_targets.evaluation.diversity_callback import GradientDiversityCallback
 from hf_targets.maths.ensemble import check_ensemble_weight
 from hf_targets.maths.losses import perplexity
@@ -139,13 +140,13 @@ class MultiTokenTrainer(TargetTrainer):
     Data sets have `input_ids`, `labels` and `attention_mask`, and `num_words` for word-level perplexities, as
     `hf_targets.pack_blocks` makes them. They may also have `messages`, or `prompt` and `completion`, of which the
     assistant's tokens are the targets; `processing_class` is then the tokenizer, and `max_row_length` limits a row.
-    Batches without padding, as Transformers' `DataCollatorWithFlattening` makes them, need a backbone that keeps
-    documents apart by `position_ids`, as Llama does.
+    `DataCollatorWithFlattening` of Transformers packs rows without padding, for a backbone that keeps texts apart by
+    `position_ids`, as Llama does.
 
     Raises:
         ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the
-            model's vocabulary, there are arguments about heads and the model has no heads, or `head_warmup_steps` is
-            set under DeepSpeed.
+            model's vocabulary, there are arguments about heads and the model has no heads, rows are packed and the
+            backbone does not keep them apart, or `head_warmup_steps` is set under DeepSpeed.
     """
 
     args: MultiTokenTrainingArguments
@@ -166,6 +167,8 @@ class MultiTokenTrainer(TargetTrainer):
         if not self.takes_pairs and kwargs.get("data_collator") not in (None, default_data_collator):
             self.needed_columns = ("input_ids",)  # the collator may make labels; each batch is looked at
         super().__init__(model=model, args=args, **kwargs)
+        if not self.takes_pairs:
+            check_packing(cast(nn.Module, self.model), self.data_collator)
         if args.head_warmup_steps and self.is_deepspeed_enabled:
             raise ValueError("head_warmup_steps trains one model twice, which DeepSpeed does not allow; leave it out")
         self.weights = args.ensemble_weights if self.has_heads else [0.0]

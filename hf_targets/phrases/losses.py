@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_targets.backbones.alignment import next_targets
-from hf_targets.backbones.inputs import check_integers, check_range
+from hf_targets.backbones.call import Call
+from hf_targets.backbones.inputs import can_look, check_integers, check_range
 from hf_targets.backbones.output_matrix import OutputMap
+from hf_targets.backbones.packing import num_texts, text_numbers
 from hf_targets.backbones.weight_access import call_inside, num_rows
 from hf_targets.maths.dynamic_losses import dynamic_cross_entropy, token_kl_divergence
 from hf_targets.maths.losses import IGNORED
@@ -27,7 +29,8 @@ class PhraseBatch:
         windows: (windows, length), token ids to encode.
         phrase_windows: (phrases, 2), for each phrase the index of its window and its number of tokens.
         phrase_attention_mask: (batch, positions), 0 at padding.
-        phrase_mask: (batch, phrases), true where the phrase is in the row's table.
+        phrase_mask: (texts, phrases), true where the phrase is in the text's table; a text is a row, if not packed.
+        phrase_position_ids: (batch, positions), of packed rows; they start again at 0 with each text.
     """
 
     phrase_input_ids: Tensor
@@ -37,6 +40,12 @@ class PhraseBatch:
     phrase_windows: Tensor
     phrase_attention_mask: Tensor | None = None
     phrase_mask: Tensor | None = None
+    phrase_position_ids: Tensor | None = None
+
+    @property
+    def texts(self) -> Tensor:
+        """The number of each position's text, (batch, positions)."""
+        return text_numbers(self.phrase_input_ids, self.phrase_position_ids)
 
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self | None:
@@ -54,14 +63,16 @@ class PhraseBatch:
         The phrase encoder checks `phrase_windows`. `time` is the number of positions of the text in tokens.
         """
         ids, targets, num_phrases = self.phrase_input_ids, self.phrase_targets, len(self.phrase_windows)
-        for name in ("phrase_attention_mask", "phrase_targets", "token_positions"):
+        for name in ("phrase_attention_mask", "phrase_targets", "token_positions", "phrase_position_ids"):
             _check_shape(name, getattr(self, name), ids.shape, "phrase_input_ids")
         check_integers(phrase_input_ids=ids, phrase_targets=targets, token_positions=self.token_positions)
         check_range(ids, vocab_size + num_phrases, "phrase_input_ids must be")
         check_range(targets.masked_fill(targets == IGNORED, 0), vocab_size + num_phrases, "phrase_targets must be")
         check_range(self.token_positions, time, "token_positions must be")
         check_range(self.windows, vocab_size, "windows must be")
-        _check_shape("phrase_mask", self.phrase_mask, (len(ids), num_phrases), "(batch, phrases)")
+        if self.phrase_mask is not None and can_look(ids):
+            shape = num_texts(ids, self.phrase_position_ids), num_phrases
+            _check_shape("phrase_mask", self.phrase_mask, shape, "(texts, phrases)")
 
 
 _NAMES = tuple(field.name for field in fields(PhraseBatch))  # asked for once: torch.compile cannot
@@ -72,26 +83,25 @@ def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], what:
         raise ValueError(f"{name} must have the shape of {what}, {tuple(shape)}, got {tuple(tensor.shape)}")
 
 
-def interleaved_losses(
-    model: Any, hidden: Tensor, num_targets: Tensor, batch: PhraseBatch, others: dict[str, Any]
-) -> dict[str, Tensor]:
-    """Return L_p and L_kl of each row, (batch,) each, by name. Divided by `num_targets`, they are the losses of a text.
+def interleaved_losses(model: Any, hidden: Tensor, call: Call, batch: PhraseBatch) -> dict[str, Tensor]:
+    """Return L_p and L_kl of each row, (batch,) each, by name. Divided by its number of targets, they are a text's.
 
-    L_p is a sum over positions. L_kl is a sum divided by m, the row's number of predicted steps (tokens and phrases),
-    and multiplied by `num_targets`: L_kl of a batch is then the mean over its rows, weighted by their number of tokens,
-    whatever batches and processes they are in.
+    L_p is a sum over positions. L_kl of a text is a sum divided by m, its number of predicted steps (tokens and
+    phrases), and multiplied by its number of predicted tokens: L_kl of a batch is then the mean over its texts,
+    weighted by their number of tokens, whatever batches and processes they are in.
 
     Args:
         model: A `DynamicVocabForCausalLM`.
         hidden: (batch, time, d), the hidden states of the same text in tokens, with which L_kl compares.
-        num_targets: (batch,), the number of predicted tokens of the text in tokens.
+        call: Of the text in tokens.
         batch: The text with phrases.
-        others: Further arguments of the backbone.
     """
     ids, windows, phrase_windows = batch.phrase_input_ids, batch.windows, batch.phrase_windows
     output = model.get_output_embeddings()
     vocab_size = num_rows(output)
     batch.check(vocab_size, hidden.shape[1])
+    if batch.phrase_position_ids is not None and call.position_ids is None:
+        raise ValueError("packed rows with phrases need position_ids beside phrase_position_ids; give both")
     tokens = model.get_input_embeddings()(ids.masked_fill(ids >= vocab_size, 0))
     if len(phrase_windows):
         inputs, outputs = model.embed_phrases(windows, phrase_windows)
@@ -102,17 +112,26 @@ def interleaved_losses(
         pair = torch.tensor([[0, 1]], device=ids.device)
         inputs, outputs = model.embed_phrases(torch.zeros(1, 1, dtype=ids.dtype, device=ids.device), pair)
         embeds, unused, outputs = tokens, inputs.sum() * 0 + outputs.sum() * 0, outputs[:0]
-    mask = batch.phrase_attention_mask
-    states = model.backbone.base_model(inputs_embeds=embeds, attention_mask=mask, return_dict=True, **others)[0]
-    targets = next_targets(batch.phrase_targets, mask)
-    in_table = batch.phrase_mask
-    excluded = None if in_table is None else ~in_table[:, None].expand(-1, ids.shape[1], -1)
+    mask, positions, texts = batch.phrase_attention_mask, batch.phrase_position_ids, batch.texts
+    given = {"attention_mask": mask, "position_ids": positions, "return_dict": True, **call.others}
+    states = model.backbone.base_model(inputs_embeds=embeds, **given)[0]
+    targets = next_targets(batch.phrase_targets, mask, positions)
+    excluded = None if batch.phrase_mask is None else (~batch.phrase_mask)[texts]
     parts = {"phrase": phrase_loss(states, targets, output, outputs, excluded) + unused}
     if model.config.kl_loss_weight:
-        sums = kl_loss(model.config, output, states, targets, hidden, batch.token_positions)
-        num_steps = (targets != IGNORED).sum(dim=1).clamp(min=1)
-        parts["kl"] = sums * (num_targets / num_steps)
+        assert call.targets is not None
+        packed = None if positions is None else call.position_ids
+        num_tokens = _num_targets(call.targets, text_numbers(call.targets, packed))
+        shares = num_tokens[texts] / _num_targets(targets, texts)[texts].clamp(min=1)
+        losses = kl_loss(model.config, output, states, targets, hidden, batch.token_positions)
+        parts["kl"] = (losses * shares).sum(dim=1)
     return parts
+
+
+def _num_targets(targets: Tensor, texts: Tensor) -> Tensor:
+    """Return the number of targets of each text, by its number."""
+    counts = torch.zeros(targets.numel(), dtype=torch.long, device=targets.device)
+    return counts.index_add(0, texts.flatten(), (targets != IGNORED).flatten().long())
 
 
 def token_loss(hidden: Tensor, targets: Tensor, output: nn.Linear) -> Tensor:
@@ -152,7 +171,7 @@ def kl_loss(
     teacher: Tensor,
     token_positions: Tensor,
 ) -> Tensor:
-    """Return L_kl of each row, (batch,), summed over the positions that `config.kl_positions` selects.
+    """Return L_kl of each position, (batch, positions), 0 where `config.kl_positions` leaves it out.
 
     In the text with phrases, position j predicts position j + 1, whose last token is token s(j + 1) of the text in
     tokens. In the text in tokens, position s(j + 1) - 1 predicts this token. L_kl compares these two positions.
@@ -176,4 +195,4 @@ def kl_loss(
         return token_kl_divergence(hidden, teacher, weight, bias)
 
     losses = call_inside(output, compute, hidden[taken], aligned)
-    return losses.new_zeros(taken.shape).masked_scatter(taken, losses).sum(dim=1)
+    return losses.new_zeros(taken.shape).masked_scatter(taken, losses)

@@ -350,8 +350,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 parts = {"phrase": phrase_loss(hidden, targets, output, rows, excluded)}
             weights = dict.fromkeys(parts, 1.0)
             if batch is not None:
-                num_targets = (targets != IGNORED).sum(dim=1)
-                parts |= interleaved_losses(self, hidden, num_targets, batch, call.others)
+                parts |= interleaved_losses(self, hidden, call, batch)
                 weights = {name: getattr(self.config, f"{name}_loss_weight") for name in parts}
             # The paper does not say by what L_p is divided. Here it is the number of tokens of the text, so that L_p, a
             # sum over fewer and longer steps, is in nats per token like L_t. L_kl has its own 1/m.

@@ -16,6 +16,7 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from hf_targets.backbones.alignment import next_targets
 from hf_targets.backbones.new_parts import unwrapped
+from hf_targets.backbones.packing import check_packing
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.maths.losses import perplexity
 from hf_targets.phrases.batches.collator import BEFORE_COLUMN, SEED_COLUMN, PhraseCollator
@@ -127,10 +128,12 @@ class DynamicVocabTrainer(TargetTrainer):
     may also have `messages`, or `prompt` and `completion`, of which the assistant's tokens are the targets.
 
     Args:
-        data_collator: A `PhraseCollator`; for a plain model, a collator of Transformers.
+        data_collator: A `PhraseCollator`, which packs rows without padding if it is `padding_free`; for a plain model,
+            a collator of Transformers.
     Raises:
-        ValueError: If the collator does not fit the model, a data set has token ids outside the model's vocabulary, or
-            `encoder_learning_rate` is set for a model without a phrase encoder.
+        ValueError: If the collator does not fit the model, rows are packed and the backbone does not keep them apart, a
+            data set has token ids outside the model's vocabulary, or `encoder_learning_rate` is set for a model without
+            a phrase encoder.
     """
 
     args: DynamicVocabTrainingArguments
@@ -166,6 +169,7 @@ class DynamicVocabTrainer(TargetTrainer):
                 data_collator = copy.copy(data_collator)
                 data_collator.generator = None  # torch's global one, which depends on the position in a stream
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        check_packing(cast(nn.Module, self.model), self.data_collator)
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -174,9 +178,12 @@ class DynamicVocabTrainer(TargetTrainer):
 
     @property
     def evaluation_collator(self) -> Any:
-        """The collator whose phrases are the same in each evaluation."""
-        ours = self.data_collator
-        return ours.seeded(_EVALUATION_SEED) if isinstance(ours, PhraseCollator) else ours
+        """The collator whose phrases are the same in each evaluation; it pads, so that each row has its own losses."""
+        if not isinstance(self.data_collator, PhraseCollator):
+            return self.data_collator
+        ours = self.data_collator.seeded(_EVALUATION_SEED)
+        ours.padding_free = False
+        return ours
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

@@ -141,6 +141,19 @@ def test_labels_alone_give_the_loss_of_the_sequence_as_it_stands(family, tmp_pat
     assert set(output.loss_parts) == {"phrase"}
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_rows_have_the_losses_and_the_gradients_of_padded_ones(kind, attention):
+    model = make_dynamic_model("llama").double()
+    model.set_attn_implementation(attention)
+    found = []
+    for padding_free in (False, True):
+        output = model(**phrase_batch(**KINDS[kind], padding_free=padding_free))
+        gradients = torch.autograd.grad(output.loss, list(model.parameters()), allow_unused=True)
+        found.append((output.loss_parts, gradients))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
 def test_packed_documents_do_not_predict_each_other():
     model = make_dynamic_model("llama")
     documents = [token_ids(1, 4, seed=seed) for seed in (1, 2)]

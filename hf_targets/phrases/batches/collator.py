@@ -43,6 +43,9 @@ class PhraseCollator:
       entries differ.
     - `phrase_mask`: (rows, entries), true where the row's table has the entry.
 
+    With `padding_free` the rows follow each other in one row without padding. `position_ids` and `phrase_position_ids`,
+    which begin at 0 with each of them, then stand in the place of the two masks, and first tokens have the label -100.
+
     The rows of `DynamicVocabTrainer` have the columns of `DrawnRows`: a seed, by which the phrases of
     the row are chosen, and the rows of earlier batches, for `PreBatch`. A batch then depends only on its rows.
 
@@ -56,6 +59,8 @@ class PhraseCollator:
             geometric number of positions; with 1 nearly every gap has `min_gap` tokens.
         max_tokens: The largest number of tokens of a phrase; longer candidates are left out. None: no limit.
         generator: Chooses the phrases of rows without a seed; None: torch's global one, which differs by worker.
+        padding_free: Whether the rows of a batch are packed into one, for a backbone that keeps texts apart by
+            `position_ids`, as Llama does.
     Raises:
         ValueError: If a setting is out of range. When called: if a row has no token, an id is outside [0, V), or a
             label is neither its id nor -100.
@@ -89,6 +94,7 @@ class PhraseCollator:
         phrase_rate: float = 0.2,
         max_tokens: int | None = 8,
         generator: torch.Generator | None = None,
+        padding_free: bool = False,
     ) -> None:
         if min_gap < 0 or not 0 <= phrase_rate <= 1 or (max_tokens is not None and max_tokens < 2):
             raise ValueError(
@@ -109,6 +115,7 @@ class PhraseCollator:
         self.phrase_rate = phrase_rate
         self.max_tokens = max_tokens
         self.generator = generator
+        self.padding_free = padding_free
         self._special_ids = special_token_ids(tokenizer)
         self._pad_id = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if isinstance(i, int)), 0)
 
@@ -132,6 +139,8 @@ class PhraseCollator:
             raise ValueError("a batch must have at least one row, got an empty list")
         rows = [self._row(feature) for feature in features]
         texts = [self._phrased(*row, feature) for row, feature in zip(rows, features, strict=True)]
+        if self.padding_free:
+            rows = [(ids, [IGNORED, *labels[1:]]) for ids, labels in rows]
         if BEFORE_COLUMN in features[0]:
             self._recall([feature[BEFORE_COLUMN] for feature in features])
         entries = PhraseEntries(self._windows(texts), len(texts), stop_ids=self._special_ids)
@@ -147,14 +156,20 @@ class PhraseCollator:
             [IGNORED if labels[start] == IGNORED else id_ for id_, (start, _) in zip(sequence, spans, strict=True)]
             for (_, labels), sequence, spans in zip(rows, sequences, pieces, strict=True)
         ]
+        firsts, name, numbers, joined = [0] * len(rows), "attention_mask", _ones, padded
+        if self.padding_free:
+            firsts = np.cumsum([0, *(len(text.tokens) for text in texts)]).tolist()[:-1]
+            name, numbers, joined = "position_ids", range, _packed
         arrays = {
-            "input_ids": padded([text.tokens for text in texts], self._pad_id),
-            "attention_mask": padded([[1] * len(text.tokens) for text in texts], 0),
-            "labels": padded([labels for _, labels in rows], IGNORED),
-            "phrase_input_ids": padded(sequences, self._pad_id),
-            "phrase_attention_mask": padded([[1] * len(sequence) for sequence in sequences], 0),
-            "phrase_targets": padded(targets, IGNORED),
-            "token_positions": padded([[end - 1 for _, end in spans] for spans in pieces], 0),
+            "input_ids": joined([text.tokens for text in texts], self._pad_id),
+            name: joined([numbers(len(text.tokens)) for text in texts], 0),
+            "labels": joined([labels for _, labels in rows], IGNORED),
+            "phrase_input_ids": joined(sequences, self._pad_id),
+            f"phrase_{name}": joined([numbers(len(sequence)) for sequence in sequences], 0),
+            "phrase_targets": joined(targets, IGNORED),
+            "token_positions": joined(
+                [[first + end - 1 for _, end in spans] for first, spans in zip(firsts, pieces, strict=True)], 0
+            ),
             "windows": padded(entries.windows, 0),
             "phrase_windows": entries.window_slices,
             "phrase_mask": entries.row_mask,
@@ -209,3 +224,12 @@ class PhraseCollator:
                 yield PhraseWindow(phrase, len(phrase), row)
         for strategy in self.negatives:
             yield from strategy.windows(texts)
+
+
+def _ones(count: int) -> list[int]:
+    return [1] * count
+
+
+def _packed(rows: Sequence[Sequence[int]], fill: int) -> np.ndarray:
+    """Return rows one after the other, (1, sum); nothing is filled."""
+    return np.array([[value for row in rows for value in row]], np.int64)
