@@ -6,16 +6,29 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_utils import EmbeddingAccessMixin
 
 from hf_targets.backbones.new_parts import ZeroInitLinear
+from hf_targets.backbones.packing import text_numbers
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.k_curves import CurveMixture, curve_parts
 from hf_targets.curves.sentence_curve import SentenceCurve
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.layers import DitBlock, OutputLayer, TimeEmbedding, rotary_table
+
+_ATTENTIONS = ("eager", "sdpa", "flex_attention")
+
+
+def check_takes_masks(config: PreTrainedConfig, what: str) -> None:
+    """Raise a ValueError, for `what` needs a mask, if the attention of a configuration takes none."""
+    if (name := config._attn_implementation) not in _ATTENTIONS:
+        raise ValueError(
+            f"{what} needs a mask, which {name} does not take; choose one of {', '.join(_ATTENTIONS)} with "
+            "set_attn_implementation"
+        )
 
 
 class BackboneOutput(NamedTuple):  # a tuple: DeepSpeed and FSDP look for tensors in no other class of ours
@@ -116,14 +129,17 @@ class MdlmBackbone(EmbeddingAccessMixin, nn.Module):
         attention_mask: Tensor | None,
         sigma: Tensor,
         wanted: Wanted = NOTHING,
+        position_ids: Tensor | None = None,
     ) -> BackboneOutput:
         """Return the input of the output matrix, and the curve.
 
         Args:
             input_ids: (batch, length).
             attention_mask: (batch, length), 0 at padding, only at the ends; the output there has no meaning.
-            sigma: (batch,) or (1,), the total noise.
+            sigma: (batch or 1, 1 or length), the total noise.
             wanted: What to record; attention must be eager for its weights.
+            position_ids: (batch, length), of packed rows, without a curve; they tell texts apart and nothing else, as
+                rotations depend on distances alone.
         """
         states: list[Tensor] | None = [] if wanted.hidden_states else None
         weights: list[Tensor] | None = [] if wanted.attentions else None
@@ -135,7 +151,8 @@ class MdlmBackbone(EmbeddingAccessMixin, nn.Module):
 
         condition = self.sigma_map(sigma)
         if self.curve is None:
-            hidden = run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask)
+            texts = None if position_ids is None else text_numbers(input_ids, position_ids)
+            hidden = run(self.blocks, self.vocab_embed(input_ids), condition, attention_mask, texts)
             return output(self.output_layer(hidden, condition))
 
         def first(ids: Tensor, keep: Tensor | None) -> Tensor:
@@ -163,13 +180,17 @@ class MdlmBackbone(EmbeddingAccessMixin, nn.Module):
         hidden: Tensor,
         condition: Tensor,
         keep: Tensor | None,
+        texts: Tensor | None = None,
         *,
         states: list[Tensor] | None,
         weights: list[Tensor] | None,
     ) -> Tensor:
         if not len(blocks):
             return hidden
-        mask = create_bidirectional_mask(self.config, hidden, keep)
+        within = None if texts is None else packed_sequence_mask_function(texts)
+        if within is not None:
+            check_takes_masks(self.config, "a packed row")
+        mask = create_bidirectional_mask(self.config, hidden, keep, and_mask_function=within)
         head_dim = self.config.hidden_size // self.config.num_attention_heads
         rotary = rotary_table(hidden.shape[1], head_dim, hidden.dtype, hidden.device)
         for block in blocks:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import and_masks, create_bidirectional_mask, packed_sequence_mask_function
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from hf_targets.backbones.dropout import without_dropout
@@ -23,15 +23,19 @@ from hf_targets.backbones.output_matrix import (
     rounding_of,
     soft_cap_of,
 )
+from hf_targets.backbones.packing import text_numbers
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
 from hf_targets.backbones.weight_access import execution_device, num_rows
 from hf_targets.backbones.wrapping import check_loading, load_base, place_new_part, split_fields
 from hf_targets.curves.configuration import CurveConfig
 from hf_targets.curves.k_curves import curve_parts
-from hf_targets.masked_diffusion.backbone import BackboneOutput, num_token_layers, read_through_curve
+from hf_targets.masked_diffusion.backbone import (
+    BackboneOutput,
+    check_takes_masks,
+    num_token_layers,
+    read_through_curve,
+)
 from hf_targets.masked_diffusion.configuration import CAUSAL_FIELDS, MdlmConfig
-
-_ATTENTIONS = ("eager", "sdpa", "flex_attention")
 
 
 class CausalReading(nn.Module):
@@ -68,6 +72,7 @@ class CausalReading(nn.Module):
         canvas: Tensor,
         attention_mask: Tensor | None,
         wanted: Wanted = NOTHING,
+        position_ids: Tensor | None = None,
     ) -> BackboneOutput:
         """Return the input of the output matrix, (batch, length, d), and the curve.
 
@@ -77,11 +82,13 @@ class CausalReading(nn.Module):
         Args:
             backbone: Returns the causal model. An argument that is one would be moved by accelerate.
             canvas, attention_mask: (batch, length), 0 at padding, only at the ends.
+            position_ids: (batch, length), of packed rows, without a curve.
         """
         base, states, weights = cast(PreTrainedModel, backbone().base_model), [], []
         if self.curve is not None and (wanted.hidden_states or wanted.attentions):
             maybe_install_capturing_hooks(base)  # each pair of parts would put hooks on the same layers anew
         parts = (base, base) if self.curve is None else split_layers(base, self.num_token_layers)
+        texts = None if position_ids is None else text_numbers(canvas, position_ids)
         visible = self._visible(canvas.shape[1], canvas.device)
 
         def run(part: PreTrainedModel, keep: Tensor | None, visible: Tensor | None, **inputs: Any) -> Tensor:
@@ -99,12 +106,13 @@ class CausalReading(nn.Module):
 
         points = probabilities = None
         if self.curve is None:
-            hidden = first(canvas, attention_mask)
+            packed = {} if position_ids is None else {"position_ids": position_ids, "texts": texts}
+            hidden = run(parts[0], attention_mask, visible, input_ids=canvas, **packed)
         else:
             through = self.curve, self.curves, canvas, attention_mask, first, last
             hidden, points, probabilities = read_through_curve(*through)
         if self.config.shift:
-            hidden = _shifted(hidden, attention_mask)
+            hidden = _shifted(hidden, attention_mask, texts)
         hidden = hidden if self.config.output_scale == 1 else hidden * self.config.output_scale
         recorded = (*states, hidden) if wanted.hidden_states else None, tuple(weights) if wanted.attentions else None
         return BackboneOutput(hidden, points, probabilities, *recorded)
@@ -115,18 +123,17 @@ class CausalReading(nn.Module):
         keep: Tensor | None,
         visible: Tensor | None,
         wanted: Wanted = NOTHING,
+        texts: Tensor | None = None,
         **inputs: Any,
     ) -> Any:
         """Call a model of Transformers, in which the mask alone says what a position attends to."""
-        if (name := part.config._attn_implementation) not in _ATTENTIONS:
-            raise ValueError(
-                f"attention to both sides needs a mask, which {name} does not take; choose one of "
-                f"{', '.join(_ATTENTIONS)} with set_attn_implementation"
-            )
+        check_takes_masks(part.config, "attention to both sides")
         given = next(iter(inputs.values()))
         like = torch.empty((*given.shape[:2], 0), dtype=part.dtype, device=given.device)
-        seen = None if visible is None else lambda _batch, _head, query, key: (key <= query) | visible[query, key]
-        with_all = {"allow_is_bidirectional_skip": False, "and_mask_function": seen}
+        seen = [] if texts is None else [packed_sequence_mask_function(texts)]
+        if visible is not None:
+            seen.append(lambda _batch, _head, query, key: (key <= query) | visible[query, key])
+        with_all = {"allow_is_bidirectional_skip": False, "and_mask_function": and_masks(*seen) if seen else None}
         mask = create_bidirectional_mask(part.config, like, keep, **with_all)
         if keep is not None and "position_ids" not in inputs:
             inputs["position_ids"] = (keep.cumsum(dim=1) - 1).clamp(min=0)
@@ -206,12 +213,15 @@ class _NoPositions(nn.Module):
         return torch.zeros((), device=position_ids.device)
 
 
-def _shifted(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return for each position the state of the position before it; the first token of a row keeps its own."""
+def _shifted(hidden: Tensor, attention_mask: Tensor | None, texts: Tensor | None) -> Tensor:
+    """Return for each position the state of the position before it; the first token of a text keeps its own."""
     moved = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
-    if attention_mask is None:
+    if texts is not None:
+        is_first = nn.functional.pad(texts.diff(dim=1) != 0, (1, 0), value=True)
+    elif attention_mask is not None:
+        is_first = (attention_mask == 1) & (attention_mask.cumsum(dim=1) == 1)
+    else:
         return moved
-    is_first = (attention_mask == 1) & (attention_mask.cumsum(dim=1) == 1)
     return torch.where(is_first[..., None], hidden, moved)
 
 

@@ -36,11 +36,11 @@ class TimeEmbedding(nn.Module):
         )
 
     def forward(self, sigma: Tensor) -> Tensor:
-        """Return the embedding (batch, cond_dim) of sigma (batch,)."""
+        """Return the embedding (batch, 1 or length, cond_dim) of sigma (batch, 1 or length)."""
         half, dtype = _TIME_FEATURES // 2, cast(nn.Linear, self.mlp[0]).weight.dtype
         wide = torch.promote_types(dtype, torch.float32)
         positions = torch.arange(half, dtype=wide, device=sigma.device)
-        angles = sigma.to(wide)[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) * positions / half)
+        angles = sigma.to(wide)[..., None] * torch.exp(-math.log(_LONGEST_PERIOD) * positions / half)
         features = torch.cat([angles.cos(), angles.sin()], dim=-1)
         return F.silu(self.mlp(features.to(dtype)))
 
@@ -90,8 +90,8 @@ class DitBlock(GradientCheckpointingLayer):
         self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 6 * size)
 
     def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
-        """Return shift, scale and gate of the attention, then of the MLP, each (batch or 1, 1, d)."""
-        return self.adaLN_modulation(condition)[:, None].chunk(6, dim=-1)
+        """Return shift, scale and gate of the attention, then of the MLP, each (batch or 1, 1 or length, d)."""
+        return self.adaLN_modulation(condition).chunk(6, dim=-1)
 
     def forward(
         self,
@@ -104,7 +104,7 @@ class DitBlock(GradientCheckpointingLayer):
         """Return hidden states (batch, length, d).
 
         Args:
-            condition: (batch or 1, cond_dim), the time embedding.
+            condition: (batch or 1, 1 or length, cond_dim), the time embedding.
             rotary: The cosines and sines of `rotary_table`.
             attention_mask: The output of `create_bidirectional_mask` of Transformers for the attention in use.
             attentions: A list to which eager attention appends its weights, (batch, heads, length, length).
@@ -157,8 +157,8 @@ class OutputLayer(nn.Module):
         self.adaLN_modulation = ZeroInitLinear(config.cond_dim, 2 * config.hidden_size)
 
     def modulation(self, condition: Tensor) -> tuple[Tensor, ...]:
-        """Return shift and scale, each (batch or 1, 1, d)."""
-        return self.adaLN_modulation(condition)[:, None].chunk(2, dim=-1)
+        """Return shift and scale, each (batch or 1, 1 or length, d)."""
+        return self.adaLN_modulation(condition).chunk(2, dim=-1)
 
     def forward(self, hidden: Tensor, condition: Tensor) -> Tensor:
         """Return the input of `linear`."""

@@ -26,7 +26,7 @@ from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.causal import CausalReading, MadeFromCausal, check_reading
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.masked_diffusion.generation import MaskedDiffusionGeneration
-from hf_targets.masked_diffusion.noisy_batch import NoisyBatch
+from hf_targets.masked_diffusion.noisy_batch import NoisyBatch, at_positions
 from hf_targets.masked_diffusion.published import PublishedMdlm
 from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
 from hf_targets.maths.noise import NoiseSchedule
@@ -185,6 +185,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         timesteps: Tensor | None = None,
         *,
         may_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         generator: torch.Generator | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -206,6 +207,8 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
                 needs them if there are no labels.
             may_mask: (batch, length), true where the model may mask a clean text. It must be true at all targets; a
                 masked token with label -100 adds no loss. None: the model masks only targets.
+            position_ids: (batch, length), of packed rows, without padding; they start again at 0 with each text, whose
+                tokens see each other and no others. `timesteps` are then (texts,), of each text. None: a row is a text.
             token_type_ids: (batch, length), as BERT's tokenizer returns them; all must be 0, as there are no segments.
             generator: Draws times and masks; None: the global generator.
             num_items_in_batch: Divides the loss; None: the number of targets, masked or not.
@@ -214,8 +217,8 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
             output_attentions: Whether to return the attention weights, for which attention must be eager; None: as
                 configured.
         Raises:
-            ValueError: If shapes do not agree, an id is out of range, a mask has holes, times are missing, or attention
-                weights are requested and attention is not eager.
+            ValueError: If shapes do not agree, an id is out of range, a mask has holes, times are missing, rows are
+                packed and the model has a curve, or attention weights are requested and attention is not eager.
         """
         check_segments(token_type_ids)
         check_count(num_items_in_batch, has_labels=labels is not None)
@@ -227,10 +230,11 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
             labels=labels,
             timesteps=timesteps,
             may_mask=may_mask,
+            position_ids=position_ids,
             generator=generator,
         )
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
-        states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted)
+        states = self._states(batch.canvas, attention_mask, batch.timesteps, wanted, position_ids)
         skip_logits = self.training and labels is not None if skip_logits is None else skip_logits
         scores: dict[str, Any] = {}
         if batch.labels is not None:
@@ -273,19 +277,24 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         return self._log_softmax(hidden[where])
 
     def _states(
-        self, canvas: Tensor, attention_mask: Tensor | None, timesteps: Tensor | None, wanted: Wanted = NOTHING
+        self,
+        canvas: Tensor,
+        attention_mask: Tensor | None,
+        timesteps: Tensor | None,
+        wanted: Wanted = NOTHING,
+        position_ids: Tensor | None = None,
     ) -> BackboneOutput:
         if not self.config.time_conditioning:
-            sigma = torch.zeros(1, device=canvas.device)
+            sigma = torch.zeros(1, 1, device=canvas.device)
         elif timesteps is None:
             raise ValueError("a model with time_conditioning needs timesteps, the time of each row's canvas in (0, 1]")
         else:
-            sigma = self.schedule.sigma(timesteps)
+            sigma = at_positions(self.schedule.sigma(timesteps), canvas, position_ids)
         if attention_mask is not None:
             attention_mask = (attention_mask != 0).long()
         if self.reading is not None:
-            return self.reading(lambda: self.backbone, canvas, attention_mask, wanted)
-        return self.backbone(canvas, attention_mask, sigma, wanted)
+            return self.reading(lambda: self.backbone, canvas, attention_mask, wanted, position_ids)
+        return self.backbone(canvas, attention_mask, sigma, wanted, position_ids)
 
     def _bias_without_mask(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the output bias with -1e6 added for the mask token, which makes it impossible."""
@@ -316,7 +325,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         labels, weights = batch.labels, batch.weights
         assert labels is not None and weights is not None
         masked = (batch.canvas == self.config.mask_token_id) & (labels != IGNORED)
-        weights = weights[:, None].expand(labels.shape)
+        weights = weights.expand(labels.shape)
         output = output_embedding(self)
 
         def compute(

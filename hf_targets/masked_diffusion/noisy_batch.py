@@ -9,7 +9,8 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from hf_targets.backbones.inputs import can_look, check_ids, check_integers, check_padding
+from hf_targets.backbones.inputs import can_look, check_ids, check_integers, check_padding, check_position_shape
+from hf_targets.backbones.packing import num_texts, text_numbers
 from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.noise import NoiseSchedule, antithetic_times, mask_tokens
@@ -21,9 +22,10 @@ class NoisyBatch:
 
     Attributes:
         canvas: (batch, length), a text with some of its tokens masked.
-        timesteps: (batch,), in (0, 1], the times at which the rows were masked; None if unknown.
+        timesteps: (batch,), in (0, 1], the times at which the rows were masked; None if unknown. In packed rows each
+            text has one.
         labels: (batch, length), the clean tokens, -100 where a token is not a target; None if there is no loss.
-        weights: (batch,), the factor of each row's losses; None without labels.
+        weights: (batch, 1), the factor of each row's losses, in packed rows (batch, length); None without labels.
     """
 
     canvas: Tensor
@@ -42,6 +44,7 @@ class NoisyBatch:
         labels: Tensor | None = None,
         timesteps: Tensor | None = None,
         may_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Self:
         """Return the batch for a call of `MdlmForMaskedDiffusion.forward`, after checks of its arguments.
@@ -51,7 +54,7 @@ class NoisyBatch:
         Raises:
             ValueError: If an argument is not as `forward` says.
         """
-        _check(config, input_ids, labels, timesteps, may_mask)
+        _check(config, input_ids, labels, timesteps, may_mask, position_ids)
         if attention_mask is not None:
             hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
             check_padding(attention_mask, input_ids, hint=hint, needs_token=True)
@@ -66,9 +69,16 @@ class NoisyBatch:
         _check_clean(labels, mask, None if timesteps is not None else input_ids)
         canvas = input_ids
         if timesteps is None:
-            timesteps = antithetic_times(len(input_ids), generator=generator, device=input_ids.device)
-            canvas = mask_tokens(input_ids, timesteps, may_mask, mask, schedule, generator=generator)
-        return cls(canvas, timesteps, labels, schedule.weight(timesteps))
+            count = num_texts(input_ids, position_ids)
+            timesteps = antithetic_times(count, generator=generator, device=input_ids.device)
+            times = at_positions(timesteps, input_ids, position_ids)
+            canvas = mask_tokens(input_ids, times, may_mask, mask, schedule, generator=generator)
+        return cls(canvas, timesteps, labels, at_positions(schedule.weight(timesteps), input_ids, position_ids))
+
+
+def at_positions(values: Tensor, ids: Tensor, position_ids: Tensor | None) -> Tensor:
+    """Return the values (texts,) of texts at their positions in ids (batch, length), (batch, 1) if each row is one."""
+    return values[:, None] if position_ids is None else values[text_numbers(ids, position_ids)]
 
 
 def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | None) -> Tensor:
@@ -96,7 +106,12 @@ def maskable(labels: Tensor, attention_mask: Tensor | None, may_mask: Tensor | N
 
 
 def _check(
-    config: MdlmConfig, input_ids: Tensor, labels: Tensor | None, timesteps: Tensor | None, may_mask: Tensor | None
+    config: MdlmConfig,
+    input_ids: Tensor,
+    labels: Tensor | None,
+    timesteps: Tensor | None,
+    may_mask: Tensor | None,
+    position_ids: Tensor | None,
 ) -> None:
     if input_ids.dim() != 2 or not input_ids.numel():
         raise ValueError(f"input_ids must be (batch, length), with at least one token, got {tuple(input_ids.shape)}")
@@ -105,6 +120,9 @@ def _check(
             f"labels must have the shape of input_ids, {tuple(input_ids.shape)}, got {tuple(labels.shape)}; each is "
             "the clean token at its own position"
         )
+    check_position_shape(position_ids, input_ids)
+    if position_ids is not None and config.curve is not None:
+        raise ValueError("a curve has its control points in one row of a batch, so that rows are padded and not packed")
     check_integers(input_ids=input_ids, labels=labels)
     check_ids(input_ids, config.vocab_size, "input_ids")
     if labels is not None:
@@ -113,10 +131,12 @@ def _check(
         raise ValueError("may_mask says where a text is masked, which has labels and no timesteps yet; leave it out")
     if timesteps is None:
         return
-    if timesteps.shape != input_ids.shape[:1] or not timesteps.is_floating_point():
+    counted = position_ids is None or can_look(input_ids)
+    count = num_texts(input_ids, position_ids) if counted else len(timesteps)
+    if timesteps.shape != (count,) or not timesteps.is_floating_point():
         raise ValueError(
-            f"timesteps must be one number a row, ({len(input_ids)},), in (0, 1], got {timesteps.dtype} of shape "
-            f"{tuple(timesteps.shape)}"
+            f"timesteps must be one number a row, or a text of a packed row, ({count},), in (0, 1], got "
+            f"{timesteps.dtype} of shape {tuple(timesteps.shape)}"
         )
     if can_look(timesteps) and not ((timesteps > 0) & (timesteps <= 1)).all():
         raise ValueError(f"timesteps must be in (0, 1], got {timesteps.tolist()}; at 0 nothing is masked")

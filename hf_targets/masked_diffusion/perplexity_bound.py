@@ -77,7 +77,7 @@ class EvaluationNoise:
         mask, rows = partial(mask_tokens, mask_token_id=self.mask_token_id, schedule=self.schedule), []
         for row, index in enumerate(indices):
             one = slice(row, row + 1)
-            rows.append(mask(ids[one], times[one], may[one], generator=self._generator(_MASKS, draw, index)))
+            rows.append(mask(ids[one], times[one, None], may[one], generator=self._generator(_MASKS, draw, index)))
         return torch.cat(rows).to(input_ids.device), times.to(input_ids.device)
 
     @torch.no_grad()

@@ -214,8 +214,12 @@ class DiffusionCollator:
     and `may_mask` 0. A row without labels has its ids; `num_words`, `num_tokens`, `may_mask` and `timesteps` stay where
     the rows have them, and other columns are dropped.
 
+    With `padding_free` the tokens of all rows, without padding, are one row, and `position_ids` that begin at 0 with
+    each of them stand in the place of the attention mask.
+
     Args:
         tokenizer: None: padding has the id 0.
+        padding_free: Whether the rows of a batch are packed into one.
     Raises:
         ValueError: When called, if rows are of more than one `length_protocol`, or only some have `num_words`.
 
@@ -231,11 +235,15 @@ class DiffusionCollator:
     [[1, 2, 0, -100, -100], [1, 3, 5, 4, 0]]
     >>> batch["num_words"].tolist()
     [3, 5]
+    >>> rows = [{"input_ids": [1, 2, 0]}, {"input_ids": [1, 3, 5, 4, 0]}]
+    >>> DiffusionCollator(tokenizer, padding_free=True)(rows)["position_ids"].tolist()
+    [[0, 1, 2, 0, 1, 2, 3, 4]]
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None = None, *, padding_free: bool = False) -> None:
         ends = [getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "eos", "sep")]
         self.pad_id: int = next((id_ for id_ in ends if isinstance(id_, int)), 0)
+        self.padding_free = padding_free
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return the batch; shapes and names are in the class's docstring."""
@@ -246,10 +254,14 @@ class DiffusionCollator:
         protocol = protocol_columns(features[0])
         fills = {"input_ids": self.pad_id, "attention_mask": 0, "labels": IGNORED}
         fills |= {MAY_MASK: 0} if MAY_MASK in protocol else {}
-        batch = {
-            name: pad_sequence([torch.as_tensor(row[name]) for row in rows], batch_first=True, padding_value=fill)
-            for name, fill in fills.items()
-        }
+        columns = {name: [torch.as_tensor(row[name]) for row in rows] for name in fills}
+        if self.padding_free:
+            keeps = [mask.bool() for mask in columns.pop("attention_mask")]
+            columns = {name: [x[keep] for x, keep in zip(c, keeps, strict=True)] for name, c in columns.items()}
+            columns["position_ids"] = [torch.arange(len(ids)) for ids in columns["input_ids"]]
+            batch = {name: torch.cat(column)[None] for name, column in columns.items()}
+        else:
+            batch = {name: pad_sequence(column, True, fills[name]) for name, column in columns.items()}
         others = [name for name in (NUM_WORDS, *protocol, TIMES_COLUMN) if name in given[0]]
         numbers = {name: torch.tensor([row[name] for row in rows]) for name in others if name not in fills}
         return {**batch, **numbers}

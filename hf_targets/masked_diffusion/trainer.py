@@ -1,5 +1,6 @@
 """Training and evaluation of masked diffusion models, and the arguments of their Trainer."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
-from transformers import PreTrainedModel
+from transformers import DataCollatorWithFlattening, PreTrainedModel
 
 from hf_targets.backbones.inputs import without_padding
 from hf_targets.backbones.new_parts import unwrapped
@@ -100,11 +101,12 @@ class DiffusionTrainer(AveragedTrainer):
     only for rows of the same `length_protocol`; `masked_diffusion.perplexity_bound` says what they mean.
 
     Args:
-        data_collator: None: a `DiffusionCollator` of the tokenizer (`processing_class`), which pads on the right.
+        data_collator: None: a `DiffusionCollator` of the tokenizer (`processing_class`), which pads on the right. With
+            `padding_free` it packs the rows of training, for a model without a curve.
     Raises:
         ValueError: Before training starts: if the model has another class, a data set has token ids beyond its
             vocabulary or rows of more than one `length_protocol`, the mask differs from the tokenizer's or is among the
-            labels, or evaluation data has `timesteps`. In training: if rows are packed.
+            labels, evaluation data has `timesteps`, or `DataCollatorWithFlattening` packs rows.
     """
 
     args: DiffusionTrainingArguments
@@ -121,6 +123,11 @@ class DiffusionTrainer(AveragedTrainer):
         **kwargs: Any,
     ) -> None:
         core = unwrapped(model)
+        if isinstance(data_collator, DataCollatorWithFlattening):
+            raise ValueError(
+                "DataCollatorWithFlattening takes the label of each row's first token, which is a target here; give "
+                "DiffusionCollator(tokenizer, padding_free=True)"
+            )
         if not isinstance(core, MdlmForMaskedDiffusion):
             raise ValueError(f"a DiffusionTrainer trains MdlmForMaskedDiffusion, got {type(core).__name__}")
         if not isinstance(args, DiffusionTrainingArguments):
@@ -150,8 +157,6 @@ class DiffusionTrainer(AveragedTrainer):
         return cast(int, self._core.config.mask_token_id)
 
     def _targets(self, labels: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        if position_ids is not None:
-            raise ValueError("rows are padded and not packed, as all tokens of a row see each other, got position_ids")
         return without_padding(labels, attention_mask)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
@@ -170,8 +175,11 @@ class DiffusionTrainer(AveragedTrainer):
 
     @property
     def evaluation_collator(self) -> Any:
-        """The collator of rows that have their indices beside them."""
-        return partial(_collate_with_indices, self.data_collator)
+        """The collator of rows that have their indices beside them; it pads, so that each row has its own bound."""
+        collator = copy.copy(self.data_collator)
+        if isinstance(collator, DiffusionCollator):
+            collator.padding_free = False
+        return partial(_collate_with_indices, collator)
 
     def _get_dataloader(self, dataset: Any, description: str, **kwargs: Any) -> Any:
         if kwargs.get("is_training"):

@@ -124,26 +124,26 @@ def antithetic_times(
 
 def mask_tokens(
     ids: Int[Tensor, "batch length"],
-    times: Float[Tensor, "batch"],
+    times: Float[Tensor, "batch #length"],
     may_mask: Bool[Tensor, "batch length"],
     mask_token_id: int,
     schedule: NoiseSchedule,
     *,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "batch length"]:
-    """Return the canvas: `ids` with tokens masked at random, each with probability `schedule.masked` at its row's time.
+    """Return the canvas: `ids` with tokens masked at random, each with probability `schedule.masked` at its time.
 
     Random numbers are assigned, row after row, only to the tokens that may be masked. So with a generator on the CPU,
     padding does not change which tokens are masked.
 
     Args:
-        times: The time of each row, in [0, 1].
+        times: The time of each row or of each token, in [0, 1].
         may_mask: True for the tokens that may be masked.
         generator: Source of the random numbers, on its own device, which may differ from that of `ids`.
     """
     may = may_mask.flatten()
     uniform = drawn(torch.rand, may.shape, generator, ids.device)[may.cumsum(0) - 1].view_as(ids)
-    return ids.masked_fill(may_mask & (uniform < schedule.masked(times)[:, None]), mask_token_id)
+    return ids.masked_fill(may_mask & (uniform < schedule.masked(times)), mask_token_id)
 
 
 def unmasking_steps(

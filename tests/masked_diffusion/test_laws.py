@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
+from hf_targets.masked_diffusion.rows import DiffusionCollator
+from tests.masked_diffusion.models import (
+    CURVES,
+    MASK,
+    clean_ids,
+    make_from_causal,
+    make_mdlm,
+    masked_batch,
+    masked_ids,
+)
 from tests.tiny_backbones import pad_rows
 from tests.tiny_models import VOCAB
 
@@ -55,6 +64,29 @@ def test_padded_rows_have_the_bounds_and_curves_of_each_row_alone_at_its_time(ki
         if single.curve_probabilities is not None:
             torch.testing.assert_close(together.curve_probabilities[row], single.curve_probabilities[0])
     torch.testing.assert_close(together.loss, sum(one.row_nelbos.sum() for one in alone) / (4 + 8 + 1))
+
+
+@pytest.mark.parametrize("model", ["time", "shifted", "own_state"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_rows_have_the_losses_and_the_gradients_of_padded_ones(model, attention):
+    made = {
+        "time": lambda: make_mdlm(time_conditioning=True),
+        "shifted": lambda: make_from_causal(),
+        "own_state": lambda: make_from_causal(shift=False),
+    }
+    model, found = made[model]().double(), []
+    model.set_attn_implementation(attention)
+    texts = [(masked_ids(size, seed=size, share=0.7), clean_ids(size, seed=size)) for size in (9, 4, 7)]
+    assert any(canvas[0] == MASK for canvas, _ in texts[1:])
+    rows = [
+        {"input_ids": canvas, "labels": labels, "timesteps": time}
+        for (canvas, labels), time in zip(texts, (0.1, 0.5, 0.9), strict=True)
+    ]
+    for padding_free in (False, True):
+        output = model(**DiffusionCollator(padding_free=padding_free)(rows))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        found.append((output.loss, torch.autograd.grad(output.loss, trained, allow_unused=True)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
 @kinds
@@ -111,6 +143,7 @@ BAD_CALLS = {
     "labels shifted": ({"input_ids": _IDS, "labels": _IDS.roll(1, 1), "timesteps": None}, "the same or -100"),
     "may_mask of another shape": ({"may_mask": torch.ones(2, 3), "timesteps": None}, "may_mask"),
     "may_mask without a target": ({"may_mask": torch.zeros(2, 6), "timesteps": None}, "each target"),
+    "a text of a packed row without a time": ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])}, r"text .* \(4,\)"),
     "may_mask and times": ({"may_mask": torch.ones(2, 6)}, "no timesteps yet"),
 }
 
@@ -119,3 +152,13 @@ BAD_CALLS = {
 def test_bad_input_is_told_what_to_do(changes, word):
     with pytest.raises(ValueError, match=word):
         make_mdlm()(**{**masked_batch(2, 6), **changes})
+
+
+def test_packed_rows_are_refused_where_there_is_a_curve_or_attention_takes_no_mask():
+    batch = {**masked_batch(1, 6), "position_ids": torch.arange(6)[None]}
+    with pytest.raises(ValueError, match="a curve"):
+        make_mdlm("curve")(**batch)
+    model = make_mdlm()
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="a packed row needs a mask"):
+        model(**batch)

@@ -37,7 +37,7 @@ def test_dropout_falls_on_attention_and_on_the_mlp_in_training_alone():
     torch.nn.init.zeros_(block.mlp[2].weight)
     torch.nn.init.ones_(block.mlp[2].bias)
     torch.nn.init.zeros_(block.attn_out.weight)
-    condition = torch.ones(1, 6)
+    condition = torch.ones(1, 1, 6)
     torch.nn.init.zeros_(block.adaLN_modulation.weight)
     torch.nn.init.ones_(block.adaLN_modulation.bias)  # all gates are 1
     rotary, hidden = rotary_table(9, 8, torch.float32, CPU), torch.zeros(1, 9, 16)

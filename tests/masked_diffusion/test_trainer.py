@@ -6,6 +6,7 @@ from datasets import Dataset
 from transformers import DataCollatorWithFlattening, set_seed
 
 from hf_targets.data.tokenization import word_level_tokenizer
+from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED
 from tests.masked_diffusion.models import clean_ids, make_mdlm
 from tests.masked_diffusion.training import InOrder, bound, make_trainer, masked_blocks
@@ -72,9 +73,22 @@ def test_rows_of_different_lengths_are_padded_on_the_right(tokenizer, tmp_path):
     assert trainer.evaluate()["eval_nelbo"] == pytest.approx(found.nelbo, rel=1e-5)
 
 
-def test_packed_rows_are_told_that_they_must_be_padded(tmp_path):
-    with pytest.raises(ValueError, match="not packed"):
-        make_trainer(tmp_path, data_collator=DataCollatorWithFlattening()).train()
+def test_packed_rows_take_the_steps_of_padded_ones_and_are_evaluated_alike(tmp_path):
+    rows, found = masked_blocks(8), []
+    for padding_free in (False, True):
+        collator = DiffusionCollator(padding_free=padding_free)
+        options = {"data_collator": collator, "per_device_train_batch_size": 4, "max_steps": 2, "optim": "sgd"}
+        model = make_mdlm(time_conditioning=True)
+        trainer = make_trainer(tmp_path, model, rows, kind=InOrder, ema_decay=None, **options)
+        trainer.train()
+        found.append([entry["loss"] for entry in losses(trainer)] + [trainer.evaluate()["eval_nelbo"]])
+        assert len(found[-1]) == 3
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_a_collator_that_takes_first_tokens_from_the_targets_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="padding_free=True"):
+        make_trainer(tmp_path, data_collator=DataCollatorWithFlattening())
 
 
 def test_a_stream_is_trained_on_as_the_same_rows_in_order(tmp_path):

@@ -30,7 +30,7 @@ def masked_blocks(rows: int, seed: int = 0) -> Dataset:
     may = (columns["labels"] != IGNORED) & (columns["attention_mask"] == 1)
     generator = torch.Generator().manual_seed(seed)
     columns["input_ids"] = mask_tokens(
-        columns["input_ids"], times, may, MASK, make_mdlm().schedule, generator=generator
+        columns["input_ids"], times[:, None], may, MASK, make_mdlm().schedule, generator=generator
     )
     return Dataset.from_dict({**{name: c.tolist() for name, c in columns.items()}, "timesteps": times.tolist()})
 

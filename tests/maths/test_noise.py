@@ -109,14 +109,16 @@ def test_a_cpu_seed_gives_the_same_times_and_masks_on_a_gpu():
     times = antithetic_times(4, generator=seeded(), device="cuda")
     assert times.is_cuda and torch.equal(times.cpu(), antithetic_times(4, generator=seeded()))
     ids, may = torch.arange(40).view(4, 10), torch.ones(4, 10, dtype=torch.bool)
-    canvas = mask_tokens(ids.cuda(), times, may.cuda(), MASK, LOG_LINEAR, generator=seeded())
-    assert torch.equal(canvas.cpu(), mask_tokens(ids, times.cpu(), may, MASK, LOG_LINEAR, generator=seeded()))
+    canvas = mask_tokens(ids.cuda(), times[:, None], may.cuda(), MASK, LOG_LINEAR, generator=seeded())
+    assert torch.equal(canvas.cpu(), mask_tokens(ids, times.cpu()[:, None], may, MASK, LOG_LINEAR, generator=seeded()))
 
 
 @every_schedule
 def test_tokens_are_masked_at_the_rate_of_their_rows_time(schedule):
     times, ids = torch.tensor([0.05, 0.5, 0.95]), torch.zeros(3, 20_000, dtype=torch.long)
-    canvas = mask_tokens(ids, times, torch.ones_like(ids, dtype=torch.bool), MASK, schedule, generator=seeded())
+    canvas = mask_tokens(
+        ids, times[:, None], torch.ones_like(ids, dtype=torch.bool), MASK, schedule, generator=seeded()
+    )
     share = (canvas == MASK).float().mean(dim=1)
     torch.testing.assert_close(share, schedule.masked(times), rtol=0, atol=0.015)
 
@@ -126,7 +128,7 @@ def test_only_tokens_that_may_be_masked_ever_are_and_others_stay_themselves(seed
     generator = seeded(seed)
     ids, may = torch.randint(50, (3, 9), generator=generator), torch.rand(3, 9, generator=generator) < 0.5
     before = ids.clone()
-    canvas = mask_tokens(ids, torch.full((3,), time), may, MASK, LOG_LINEAR, generator=generator)
+    canvas = mask_tokens(ids, torch.full((3, 1), time), may, MASK, LOG_LINEAR, generator=generator)
     assert torch.equal(ids, before)
     assert (canvas[~may] == ids[~may]).all()
     assert ((canvas == ids) | (canvas == MASK)).all()
@@ -136,9 +138,11 @@ def test_only_tokens_that_may_be_masked_ever_are_and_others_stay_themselves(seed
 @pytest.mark.parametrize("right", [0, 3, 40])
 def test_padding_changes_nothing_about_which_tokens_are_masked(left, right):
     ids, times = torch.arange(24).view(4, 6), torch.linspace(0.2, 0.9, 4)
-    bare = mask_tokens(ids, times, torch.ones_like(ids, dtype=torch.bool), MASK, LOG_LINEAR, generator=seeded())
+    bare = mask_tokens(
+        ids, times[:, None], torch.ones_like(ids, dtype=torch.bool), MASK, LOG_LINEAR, generator=seeded()
+    )
     padded = torch.nn.functional.pad(ids, (left, right), value=77)
-    canvas = mask_tokens(padded, times, padded != 77, MASK, LOG_LINEAR, generator=seeded())
+    canvas = mask_tokens(padded, times[:, None], padded != 77, MASK, LOG_LINEAR, generator=seeded())
     assert torch.equal(canvas, torch.nn.functional.pad(bare, (left, right), value=77))
 
 
@@ -148,7 +152,7 @@ def test_the_weighted_loss_of_a_constant_predictor_is_its_surprise_times_what_is
     generator, length, smallest = seeded(), 400, 1e-2
     t = antithetic_times(2000, generator=generator, smallest=smallest)
     ids = torch.zeros(2000, length, dtype=torch.long)
-    canvas = mask_tokens(ids, t, torch.ones_like(ids, dtype=torch.bool), MASK, schedule, generator=generator)
+    canvas = mask_tokens(ids, t[:, None], torch.ones_like(ids, dtype=torch.bool), MASK, schedule, generator=generator)
     estimate = (1 - smallest) * (schedule.weight(t)[:, None] * (canvas == MASK)).mean()
     ends = torch.tensor([smallest, 1.0])
     wanted = schedule.masked(ends)[1] - schedule.masked(ends)[0]

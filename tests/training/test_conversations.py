@@ -5,9 +5,10 @@ from datasets import Dataset
 from transformers import DataCollatorWithFlattening
 
 from hf_targets.data.conversations import conversation_rows
+from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED
-from tests.model_cases import TRAINERS
-from tests.tiny_models import WORDS, make_model
+from tests.model_cases import CASES, TRAINERS
+from tests.tiny_models import WORDS, make_collator
 from tests.trainer_runs import SHORT, losses
 
 TEMPLATE = (
@@ -43,24 +44,31 @@ def template(monkeypatch):
     monkeypatch.setattr(WORDS, "chat_template", TEMPLATE)
 
 
-@pytest.mark.parametrize("name", ["multitoken", "phrases", "masked_diffusion"])
+MODELS = {"multitoken": "difference-llama", "phrases": "phrases-llama", "masked_diffusion": "mdlm-plain-llama"}
+COLLATORS = {"multitoken": lambda: None, "phrases": make_collator, "masked_diffusion": lambda: DiffusionCollator(WORDS)}
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_messages_are_trained_and_evaluated_as_the_same_tokens_with_labels_of_the_answers(name, tmp_path):
     case, hand, messages = TRAINERS[name], by_hand(*TEXTS), Dataset.from_dict(MESSAGES)
     if name == "multitoken":  # the collator of Transformers pads nothing
         fills, size = {"input_ids": 0, "labels": IGNORED, "attention_mask": 0}, max(len(row["labels"]) for row in hand)
         hand = [{key: row[key] + [fill] * (size - len(row[key])) for key, fill in fills.items()} for row in hand]
-    runs, found = [(Dataset.from_list(hand), None), (messages, None)], []
+    own = COLLATORS[name]
+    packing = own() or DataCollatorWithFlattening()
+    packing.padding_free = True
+    runs, found = [(Dataset.from_list(hand), own()), (messages, own()), (messages, packing)], []
     if name == "multitoken":
-        runs += [(messages.to_iterable_dataset(), None), (messages, DataCollatorWithFlattening())]
+        runs.append((messages.to_iterable_dataset(), None))
     for rows, collator in runs:
         options = {**SHORT, "max_steps": 1, "report_to": "none", "train_sampling_strategy": "sequential"}
         trainer = case.trainer(
-            model=make_model("llama") if name == "multitoken" else case.model.make(),  # it takes rows without padding
+            model=CASES[MODELS[name]].make(),
             args=case.arguments(str(tmp_path), **options, **case.options),
             train_dataset=rows,
-            eval_dataset=runs[0][0] if len(found) == 2 else rows,
+            eval_dataset=runs[0][0] if len(found) == 3 else rows,
             processing_class=WORDS,
-            data_collator=case.collator() if name == "phrases" else collator,
+            data_collator=collator,
         )
         trainer.train()
         found.append((losses(trainer)[0]["loss"], trainer.evaluate()["eval_perplexity"]))
