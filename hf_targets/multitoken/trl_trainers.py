@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hf_targets.backbones.configuration import check_ranges
 from hf_targets.backbones.new_parts import split_new_parts, unwrapped
 from hf_targets.backbones.wrapping import new_parts_rate
 from hf_targets.data.prompts import takes_turns
@@ -32,8 +33,16 @@ class _HeadsBesideTrl(StreamLoading):
     states and computes the heads' loss from them within the same call, so that wrappers for several processes see it.
     """
 
-    def __init__(self, model: Any, *args: Any, head_learning_rate: float | None = None, **kwargs: Any) -> None:
-        self.head_learning_rate = head_learning_rate
+    def __init__(
+        self,
+        model: Any,
+        *args: Any,
+        head_learning_rate: float | None = None,
+        shuffle_buffer_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.head_learning_rate, self.shuffle_buffer_size = head_learning_rate, shuffle_buffer_size
+        check_ranges(self, {"shuffle_buffer_size": 1})
         self._loss_parts, self._heads_loss, self._num_items = LossParts(), None, None
         core = None if isinstance(model, str) else heads_of(model)
         if core is not None and kwargs.get("peft_config") is not None:
@@ -124,6 +133,7 @@ class MultiTokenSFTTrainer(_HeadsBesideTrl, trl.SFTTrainer):
     Args:
         model: With heads, plain or under peft, or the name or path of one.
         head_learning_rate: Of the heads; None: 1e-3 on a trained model, unless `learning_rate` is higher.
+        shuffle_buffer_size: Rows of a stream that are put in random order at a time; None: the stream's own order.
         args, kwargs: Those of `SFTTrainer`.
     Raises:
         ValueError: If the model has no heads, or they are frozen; if the loss is computed from logits

@@ -48,6 +48,8 @@ class StreamLoading:
     Streams of other libraries, `dispatch_batches=True` and parallelism beside that of data stay with accelerate.
     """
 
+    shuffle_buffer_size: int | None = None
+    """Of a trainer whose arguments have none; None: that of its arguments."""
     _stream_loader: StreamLoader | None = None
     _resumes_stream = False
 
@@ -69,7 +71,7 @@ class StreamLoading:
             self.data_collator,
             self._get_collator_with_removed_columns(self.data_collator, description="training"),
             batch_size=self._train_batch_size,
-            block_size=getattr(args, "shuffle_buffer_size", None) or 1,
+            block_size=self.shuffle_buffer_size or getattr(args, "shuffle_buffer_size", None) or 1,
             drop_last=args.dataloader_drop_last,
             seed=args.seed if args.data_seed is None else args.data_seed,
             rank=args.process_index,
