@@ -33,6 +33,7 @@ class Setup(AnsweringSetup):
     instructions: list[str] = field(metadata={"help": "Questions without documents."})
     dtype: str = field(default="bfloat16", metadata={"help": "Of the model."})
     batch_sizes: list[int] = field(default_factory=lambda: [1, 8], metadata={"help": "Questions at once."})
+    ways: list[str] | None = field(default=None, metadata={"help": 'Of drafting, such as "text, auto". None: all.'})
     rounds: int = field(default=1, metadata={"help": "Timed turns of each method, after one that is not."})
 
 
@@ -47,10 +48,11 @@ def main(setup: Setup) -> None:
     asked = [text + ASKED.format(question) for text, question in zip(shown, setup.questions, strict=True)]
     documents = {"documents": passages, "tokenizer": tokenizer}
     ways = {
-        "plain": {},
-        "the text": {"custom_generate": draft()},
-        "the text and documents": {"custom_generate": draft(**documents)},
+        "text": {"custom_generate": draft()},
+        "text and documents": {"custom_generate": draft(**documents)},
+        "text, auto": {"custom_generate": draft(), "draft_tokens": "auto"},
     }
+    ways = {"plain": {}, **{way: ways[way] for way in setup.ways or ways}}
     print(f"{model.num_parameters():,} parameters, {setup.dtype}, {torch.get_num_threads()} threads")
     for name, prompts in {"instructions": setup.instructions, "questions about documents": asked}.items():
         texts = prompts

@@ -70,12 +70,14 @@ class DraftingLoop:
     def run(self, input_ids: Tensor) -> Any:
         """Generate, and return the output of `generate`."""
         self._read_prompt(input_ids)
-        while len(self._active):
-            finished = self._take_verified()
-            self._drop(finished)
-            if len(self._active):
-                self._draft = self._make_draft()
-                self._read_draft()
+        with self.counts.timed("all"):
+            while len(self._active):
+                finished = self._take_verified()
+                self._drop(finished)
+                if len(self._active):
+                    with self.counts.timed("drafts"):
+                        self._draft = self._make_draft()
+                    self._read_draft()
         if self._mtp is not None:
             self._mtp.end()
         if self.auto is not None:
@@ -131,8 +133,9 @@ class DraftingLoop:
         if self.auto is not None and self.counts.num_forward_passes:
             self._tell_auto(self.auto, taken)
         if self.lookup is not None:
-            for row, count, *tokens in new:
-                self.lookup.texts[row].extend(tokens[:count])
+            with self.counts.timed("drafts"):
+                for row, count, *tokens in new:
+                    self.lookup.texts[row].extend(tokens[:count])
         self.counts.num_forward_passes += 1
         return finished
 
@@ -226,7 +229,8 @@ class DraftingLoop:
         inputs = self.model.prepare_inputs_for_generation(chunk, **given.of_pass(mask, at, self._cache.cache))
         if "logits_to_keep" in inputs:  # `generate` or the model puts it there if the model takes it
             inputs["logits_to_keep"] = num_logits
-        with decoder_positions(self.model, at if given.has_source and not given.takes_positions else None):
+        by_index = at if given.has_source and not given.takes_positions else None
+        with decoder_positions(self.model, by_index), self.counts.timed("passes"):
             outputs = self.model(**inputs, return_dict=True)
         self._logits = outputs.logits[:, -num_logits:]
         self._hidden = None if self._heads is None else outputs.last_hidden_state

@@ -1,8 +1,10 @@
 """The outputs of generation with drafts, with counts of passes and tokens."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from time import perf_counter
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +20,14 @@ class DraftCounts:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     accepted_by_source: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the time that the block takes to the seconds of a part."""
+        start = perf_counter()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + perf_counter() - start
 
     def accept(self, counts: Sequence[int], origins: Sequence[tuple[int, str]]) -> None:
         """Count accepted tokens of rows; `origins` are those of a `Draft`."""
@@ -37,14 +47,19 @@ class _Counted:
     num_drafted_tokens: int | None = None
     num_accepted_tokens: int | None = None
     accepted_by_source: dict[str, int] | None = None
+    seconds: dict[str, float] | None = None
 
     @property
     def draft_report(self) -> dict[str, Any]:
         """What drafts brought, over all rows: `passes` of the model, `tokens` written, `accepted` drafted tokens by
-        their source ("heads", "text", "answers", "documents"), and the `share` of tokens that were drafted."""
+        their source ("heads", "text", "answers", "documents"), the `share` of tokens that were drafted, and the shares
+        of `time` after the prompt that "drafts" and "passes" took; none without drafts."""
         tokens = len(self.sequences) + (self.num_verifications or 0) + (self.num_accepted_tokens or 0)  # pyright: ignore
         told = {"passes": self.num_forward_passes, "tokens": tokens, "accepted": self.accepted_by_source or {}}
-        return {**told, "share": (self.num_accepted_tokens or 0) / tokens}
+        parts = dict(self.seconds or {})
+        whole = parts.pop("all", 0.0)
+        time = {part: seconds / whole for part, seconds in parts.items()}
+        return {**told, "share": (self.num_accepted_tokens or 0) / tokens, "time": time}
 
     @property
     def accepted_per_pass(self) -> float:
@@ -71,6 +86,8 @@ class DraftedGenerationOutput(_Counted, GenerateDecoderOnlyOutput):
         num_drafted_tokens: Tokens drafted and verified, over all rows; in a tree, every node counts.
         num_accepted_tokens: Drafted tokens that were accepted into the text, over all rows.
         accepted_by_source: These by what drafted them, as `draft_report` has them.
+        seconds: After the prompt, of "drafts" (heads and lookup), "passes" of the model, and "all". A GPU's passes are
+            only launched in theirs; what remains has the wait for them.
     """
 
 
