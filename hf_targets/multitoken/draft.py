@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -36,7 +37,7 @@ class Drafts:
         vocabulary: Whose phrases these documents are, if they are.
         most: Tokens to compare.
         tokenizer: Of the documents.
-        learnt: What "auto" has learnt, by models without heads and the conditions of a call.
+        learnt: What "auto" has learnt, by models without heads, and by the conditions of a call.
     """
 
     num_tokens: int = 16
@@ -45,7 +46,7 @@ class Drafts:
     vocabulary: PhraseVocabulary | None = None
     most: int = MOST
     tokenizer: PreTrainedTokenizerBase | None = None
-    learnt: dict[Any, AutoDrafts] = field(default_factory=dict)
+    learnt: WeakKeyDictionary[Any, dict[Any, AutoDrafts]] = field(default_factory=WeakKeyDictionary)
 
     def spans(self, ids: Sequence[int] | Tensor, *, min_tokens: int = 4, **told: Any) -> list[PhraseSpan]:
         """Return the characters of the decoded `ids` that stand in the documents, as `PhraseVocabulary.spans` does.
@@ -129,9 +130,9 @@ class Drafts:
         else:
             lookup, choice = self.lookup_for(model, input_ids, inputs_tensor, model_kwargs), None
             if auto:
-                conditions = id(model), len(input_ids), model.dtype, str(input_ids.device), *self.others
+                conditions = len(input_ids), model.dtype, str(input_ids.device), *self.others
                 sizes = {"lookup": self.num_tokens, "heads": 0}
-                choice = self.learnt.setdefault(conditions, AutoDrafts(sizes))
+                choice = self.learnt.setdefault(model, {}).setdefault(conditions, AutoDrafts(sizes))
             with outgrown_positions_named(model):
                 output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, auto=choice).run(input_ids)
         if "answers" in self.others:

@@ -14,6 +14,7 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
     LinearAttentionLayer,
     StaticLayer,
+    StaticSlidingWindowLayer,
 )
 
 from hf_targets.multitoken.drafting.drafts import Draft
@@ -37,11 +38,24 @@ _LAYERS = (
 def check_layers(cache: Cache) -> None:
     """Raise a ValueError if a layer of a cache is of a kind whose tokens or states cannot be rearranged."""
     for layer in cache_of_text(cache).layers:
-        if type(layer) not in _LAYERS:
+        empty_window = type(layer) is StaticSlidingWindowLayer and not layer.get_seq_length()
+        if type(layer) not in _LAYERS and not empty_window:
             raise ValueError(
                 f"drafting takes a cache of layers from which it can drop the last tokens, and this one has a "
-                f"{type(layer).__name__}; leave out cache_implementation"
+                f"{type(layer).__name__}; leave out cache_implementation, or give an empty cache"
             )
+
+
+def widen_windows(cache: Cache, length: int) -> None:
+    """Let empty static layers with a window hold so many tokens, the whole text, or as many as the longest layer.
+
+    They would overwrite what leaves the window, also for tokens that are then rejected. The model's mask hides it.
+    """
+    layers = cache_of_text(cache).layers
+    length = max([length, *(layer.max_cache_len for layer in layers if isinstance(layer, StaticLayer))])
+    for index, layer in enumerate(layers):
+        if type(layer) is StaticSlidingWindowLayer:
+            layers[index] = StaticLayer(length)
 
 
 def has_state(cache: Cache) -> bool:

@@ -19,7 +19,7 @@ from hf_targets.backbones.encoder_decoder import decoder_positions
 from hf_targets.backbones.generation import has_window
 from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.auto import AutoDrafts
-from hf_targets.multitoken.drafting.cache import MOST_PENDING, ragged_cache
+from hf_targets.multitoken.drafting.cache import MOST_PENDING, ragged_cache, widen_windows
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
 from hf_targets.multitoken.drafting.lookup import Found, Lookup, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
@@ -97,8 +97,11 @@ class DraftingLoop:
         self._given.cache.activate_past_recording()
         if self._heads is not None:
             given["output_last_hidden_state"] = True
+        prompt = given.get("inputs_embeds", input_ids) if not self._given.has_source else input_ids
+        widen_windows(self._given.cache, self._rows.max_length + prompt.shape[1] - input_ids.shape[1] - 1)
         outputs = self.model._prefill(input_ids, self.config, given)
-        prompt = given.pop("inputs_embeds", input_ids) if not self._given.has_source else input_ids
+        if not self._given.has_source:
+            given.pop("inputs_embeds", None)
         mask = self._given.mask
         mask = torch.ones(prompt.shape[:2], dtype=torch.bool, device=prompt.device) if mask is None else mask.bool()
         cache, self._mtp = outputs[self._given.cache_name], None
