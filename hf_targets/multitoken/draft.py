@@ -162,8 +162,8 @@ def draft(
     positions, or a state that begins anew at each pass of several tokens (Mamba 1). With another state (Mamba 2 ...)
     all rows keep as many tokens as the row that keeps fewest. A model with heads drafts by both if `draft_tokens` is
     given too. With `draft_tokens="auto"` a pass drafts nothing where drafts have not paid. With
-    `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by source, and the
-    share of drafted ones.
+    `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by source, the share
+    of drafted ones, and the shares of time that drafting and the model took.
 
     A pass of several tokens rounds otherwise than one of a single token. In bfloat16 a greedy text may so leave the
     plain one where two tokens are nearly equally probable. Zamba 2 and Nemotron-H bound their time step in longer
@@ -190,8 +190,8 @@ def draft(
             tokens cannot be dropped, attention weights or hidden states.
     Source: Saxena 2023, "Prompt lookup decoding"; Oliaro et al. 2024, "SuffixDecoding", for answers and documents, with
         trees of frequencies where this takes the longest match.
-    Related: Transformers passes a `custom_generate` neither `streamer` nor `tokenizer`: give `draft_streamer` to
-        `generate`, and stop strings as `StopStringCriteria`.
+    Related: Transformers passes a `custom_generate` neither `streamer` nor `tokenizer` nor `assistant_model`: give
+        `draft_streamer` to `generate`, and stop strings as `StopStringCriteria`. An assistant is ignored.
     """
     if type(num_tokens) is not int or num_tokens < 1:
         raise ValueError(f"num_tokens must be an integer, 1 or more, got {num_tokens!r}")

@@ -91,8 +91,9 @@ def test_greedy_texts_are_the_plain_ones_and_the_report_adds_up(family, cache, r
     assert min(report["time"].values()) > 0 and sum(report["time"].values()) < 1
 
 
-def test_passes_with_a_static_cache_are_compiled_whole():
-    model, compiled = make_plain("llama"), []
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_passes_with_a_static_cache_are_compiled_whole(family):
+    model, compiled = make_plain(family), []
     inputs = inputs_of(model, 3)
     plain = model.generate(**inputs, **GREEDY)
     torch._dynamo.reset()
