@@ -36,6 +36,16 @@ def test_the_benchmark_of_lookup_prints_every_way_for_both_kinds_of_questions(tm
     write_models(tmp_path)
     (tmp_path / "pets.txt").write_text(f"{TEXT}\n")
     printed = run_recipe("benchmarks/lookup", "--model", tmp_path / "writer", "--documents", tmp_path)
-    ways = re.findall(r"^\| (the text[^|]*) \|.* 100% \|$", printed, re.M)
-    assert ways == ["the text", "the text and documents"] * 4
+    ways = re.findall(r"^\| (text[^|]*) \|.* 100% \|$", printed, re.M)
+    assert ways == ["text", "text and documents", "text, auto"] * 4
     assert "questions about documents, 2 at once" in printed
+
+
+def test_the_profile_of_drafts_prints_every_loop(tmp_path):
+    write_models(tmp_path)
+    printed = run_recipe("benchmarks/draft_profile", "--model", tmp_path / "writer")
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \| ([\d.]+) \|$", printed, re.M)
+    assert [row[:2] for row in rows] == [
+        (n, way) for n in "12" for way in ("Transformers", "ours, no drafts", "ours, drafts")
+    ]
+    assert all((way == "ours, drafts") == (float(tokens) > 1) for _, way, tokens in rows)
