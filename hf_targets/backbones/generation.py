@@ -29,6 +29,8 @@ _IGNORE_TEXT = {
     logits_process.SuppressTokensLogitsProcessor,
     *(getattr(logits_process, f"{name}LogitsWarper") for name in _WARPERS),
 }
+_READ_ROWS = ("RepetitionPenalty", "MinLength", "MinNewTokensLength", "NoRepeatNGram", "NoBadWords", "SequenceBias")
+_ROW_BY_ROW = {*_IGNORE_TEXT, *(getattr(logits_process, f"{name}LogitsProcessor") for name in _READ_ROWS)}
 
 
 def generation_setting(name: str, given: GenerationConfig | None, own: GenerationConfig | None) -> Any:
@@ -50,6 +52,12 @@ def is_assistant(given: GenerationConfig | None) -> bool:
 def read_text(processors: LogitsProcessorList) -> bool:
     """Return whether any processor reads the text; if none does, one call can process rows of all lengths."""
     return not all(type(processor) in _IGNORE_TEXT for processor in processors)
+
+
+def read_rows_alone(processors: LogitsProcessorList) -> bool:
+    """Return whether all processors are known to hold no value for each row, so that some rows can be processed."""
+    of_rows = [one for one in processors if isinstance(getattr(one, "prompt_ignore_length", None), Tensor)]
+    return not of_rows and all(type(processor) in _ROW_BY_ROW for processor in processors)
 
 
 def inputs_of_step(

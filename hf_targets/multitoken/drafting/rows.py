@@ -11,7 +11,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from hf_targets.backbones.generation import read_text
+from hf_targets.backbones.generation import read_rows_alone, read_text
 from hf_targets.multitoken.drafting.verification import Verified
 
 
@@ -59,8 +59,8 @@ class Rows:
     ) -> Float[Tensor, "rows vocab"]:
         """Return the processed logits after the text of `rows` followed by `tokens`.
 
-        A processor may hold one value for each row of the batch. So each call passes the whole batch, and rows of equal
-        length share a call.
+        Rows of equal length share a call. A processor may hold one value for each row of the batch, so each call passes
+        the whole batch, unless all processors are known to hold none.
         """
         if not self._processors:
             return logits
@@ -68,9 +68,12 @@ class Rows:
             return self._processors(self.ids[rows], logits)  # pyright: ignore[reportArgumentType]
         self._write(rows, tokens)
         lengths = self.lengths[rows] + tokens.shape[1]
-        processed = torch.empty_like(logits)
+        processed, alone = torch.empty_like(logits), read_rows_alone(self._processors)
         for length in lengths.unique().tolist():
             same = lengths == length
+            if alone:
+                processed[same] = self._processors(self.ids[rows[same], :length], logits[same])  # pyright: ignore
+                continue
             batch = logits.new_zeros(len(self.ids), logits.shape[1])
             batch[rows[same]] = logits[same]
             processed[same] = self._processors(self._texts_of(length, rows[same]), batch)[rows[same]]  # pyright: ignore
