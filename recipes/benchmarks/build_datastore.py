@@ -1,7 +1,7 @@
 """How fast `build_phrase_datastore.py` mines and encodes with several numbers of workers, and that results are equal.
 
     HF_TARGETS_DATA=data python recipes/benchmarks/build_datastore.py \
-        recipes/settings/benchmarks/build_datastore/measured.yaml --kill_after 20
+        recipes/settings/benchmarks/build_datastore/measured.yaml --kill_after 200
 
 With `--kill_after` a worker is killed with -9 in the run with the most workers. Measured: recipes/scale.md.
 """
