@@ -5,17 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import GenerationMode
 
 from hf_targets.backbones.inputs import check_tokenizer
 from hf_targets.backbones.positions import outgrown_positions_named
 from hf_targets.backbones.weight_access import is_sharded
 from hf_targets.data.tokenization import tokenizer_fingerprint
+from hf_targets.multitoken.drafting.assistant import AssistantDrafts, check_assistant
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import has_state
 from hf_targets.multitoken.drafting.documents import DocumentTexts
+from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.lookup import MOST, Lookup, SortedTexts, TextIndex
 from hf_targets.multitoken.drafting.loop import DraftingLoop
 from hf_targets.multitoken.drafting.outputs import plain_output
@@ -37,6 +40,7 @@ class Drafts:
         vocabulary: Whose phrases these documents are, if they are.
         most: Tokens to compare.
         tokenizer: Of the documents.
+        assistant: What drafts in place of a lookup.
         learnt: What "auto" has learnt, by models without heads, and by the conditions of a call.
     """
 
@@ -46,6 +50,7 @@ class Drafts:
     vocabulary: PhraseVocabulary | None = None
     most: int = MOST
     tokenizer: PreTrainedTokenizerBase | None = None
+    assistant: PreTrainedModel | None = None
     learnt: WeakKeyDictionary[Any, dict[Any, AutoDrafts]] = field(default_factory=WeakKeyDictionary)
 
     def spans(self, ids: Sequence[int] | Tensor, *, min_tokens: int = 4, **told: Any) -> list[PhraseSpan]:
@@ -120,7 +125,11 @@ class Drafts:
         if draft_streamer is not None:
             draft_streamer.put(input_ids.cpu())
         prepared = draft_streamer, logits_processor, stopping_criteria, generation_config
+        if self.assistant is not None:
+            check_assistant(self.assistant, model)
         if isinstance(model, MultiTokenModel):
+            if self.assistant is not None:
+                raise ValueError("a model with heads drafts by them; leave out the assistant, or take the .backbone")
             decode: Any = model._decode_by
             output = decode(self, input_ids, inputs_tensor, model_kwargs, *prepared)
         elif not can_draft(model, input_ids, generation_config, stopping_criteria, model_kwargs, auto=auto):
@@ -131,10 +140,11 @@ class Drafts:
             lookup, choice = self.lookup_for(model, input_ids, inputs_tensor, model_kwargs), None
             if auto:
                 conditions = len(input_ids), model.dtype, str(input_ids.device), *self.others
-                sizes = {"lookup": self.num_tokens, "heads": 0}
+                sizes = {"lookup": self.num_tokens, "heads": 0 if self.assistant is None else self.num_tokens}
                 choice = self.learnt.setdefault(model, {}).setdefault(conditions, AutoDrafts(sizes))
             with outgrown_positions_named(model):
-                output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, auto=choice).run(input_ids)
+                drafting = {"auto": choice, **self._assistance(input_ids, model_kwargs, generation_config)}
+                output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, **drafting).run(input_ids)
         if "answers" in self.others:
             sequences = output if isinstance(output, Tensor) else output.sequences
             told: Any = generation_config._eos_token_tensor
@@ -144,6 +154,16 @@ class Drafts:
                 self.others["answers"].extend([*row[:stop], -1])
         return output
 
+    def _assistance(self, input_ids: Tensor, given: dict[str, Any], config: GenerationConfig) -> dict[str, Any]:
+        """Return what lets the assistant draft, as arguments of the loop."""
+        if self.assistant is None:
+            return {}
+        mask, threshold = given.get("attention_mask"), config.assistant_confidence_threshold
+        has_mask = mask is not None and mask.shape == input_ids.shape
+        padding = (mask == 0).sum(dim=1) if has_mask else torch.zeros_like(input_ids[:, 0])
+        assistant = AssistantDrafts(self.assistant, padding, 0.4 if threshold is None else threshold)
+        return {"settings": DraftSettings(self.num_tokens), "assistant": assistant}
+
 
 def draft(
     *,
@@ -151,6 +171,7 @@ def draft(
     documents: Mapping[str, str] | Iterable[str] | PhraseVocabulary | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     answers: bool = False,
+    assistant: PreTrainedModel | None = None,
     num_tokens: int = 16,
 ) -> Drafts:
     """Return a decoding loop that drafts without heads, for `model.generate(..., custom_generate=draft())`.
@@ -183,18 +204,27 @@ def draft(
             What stands in them word for word `spans` of the returned object tells of any text.
         tokenizer: The model's, a fast one; a vocabulary has its own.
         answers: Whether the object keeps what it writes, to look in at later calls.
+        assistant: A smaller causal model with the same tokenizer, in evaluation mode, which drafts in place of a
+            lookup: the tokens that it gives a probability of `assistant_confidence_threshold` (of the generation
+            configuration; .4) or more. `generate(assistant_model=...)` of Transformers takes a single row, this any
+            number.
         num_tokens: The most tokens of a draft.
     Raises:
-        ValueError: If there is nothing to look in, documents come without a tokenizer or have no text. By `generate`,
-            if the tokenizer cannot be the model's (`check_tokenizer`), or it is asked for beams, a cache from which
-            tokens cannot be dropped, attention weights or hidden states.
+        ValueError: If there is nothing to look in, documents come without a tokenizer or have no text, or an assistant
+            comes with documents or answers. By `generate`, if the tokenizer cannot be the model's (`check_tokenizer`),
+            an assistant has another vocabulary or a state in place of a cache, or it is asked for beams, a cache from
+            which tokens cannot be dropped, attention weights or hidden states.
     Source: Saxena 2023, "Prompt lookup decoding"; Oliaro et al. 2024, "SuffixDecoding", for answers and documents, with
         trees of frequencies where this takes the longest match.
     Related: Transformers passes a `custom_generate` neither `streamer` nor `tokenizer` nor `assistant_model`: give
-        `draft_streamer` to `generate`, and stop strings as `StopStringCriteria`. An assistant is ignored.
+        `draft_streamer` to `generate`, stop strings as `StopStringCriteria`, and an assistant to `draft`.
     """
     if type(num_tokens) is not int or num_tokens < 1:
         raise ValueError(f"num_tokens must be an integer, 1 or more, got {num_tokens!r}")
+    if assistant is not None:
+        if documents is not None or answers:
+            raise ValueError("an assistant drafts alone; leave out documents and answers")
+        return Drafts(num_tokens, in_text=False, assistant=assistant)
     if not lookup and documents is None and not answers:
         raise ValueError("drafts need something to look in; give lookup=True, documents or answers=True")
     others: dict[str, Any] = {"answers": TextIndex()} if answers else {}

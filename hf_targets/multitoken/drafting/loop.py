@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 from hf_targets.backbones.encoder_decoder import decoder_positions
 from hf_targets.backbones.generation import has_window
 from hf_targets.backbones.positions import max_positions
+from hf_targets.multitoken.drafting.assistant import AssistantDrafts
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import MOST_PENDING, ragged_cache, widen_windows
 from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
@@ -40,6 +41,7 @@ class DraftingLoop:
         lookup: What is looked up; None: nothing.
         settings: How far the heads draft; None: not at all.
         auto: What decides what each pass drafts; None: as the settings say.
+        assistant: What drafts in place of heads.
     """
 
     def __init__(
@@ -54,10 +56,11 @@ class DraftingLoop:
         lookup: Lookup | None,
         settings: DraftSettings | None = None,
         auto: AutoDrafts | None = None,
+        assistant: AssistantDrafts | None = None,
     ) -> None:
         self.settings = settings = DraftSettings(0) if settings is None else settings
         self.model, self.auto, self.config, self.lookup = model, auto, config, lookup
-        self.counts = DraftCounts()
+        self.counts, self._assistant = DraftCounts(), assistant
         self._heads = model if isinstance(model, MultiTokenModel) else None
         scratch = settings.num_tokens + (0 if lookup is None else lookup.num_tokens) + 1
         self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch)
@@ -202,6 +205,8 @@ class DraftingLoop:
 
     def _draft_of_heads(self, count: int, branches: int) -> Draft:
         active, config = self._active, self.config
+        if self._assistant is not None and count > 0:
+            return self._assistant.draft(self._rows.ids[active], self._rows.lengths[active], active, count)
         if self._heads is None or self._hidden is None or count < 1:
             return empty_draft(len(active), active.device)
         known = self._heads, self._hidden, self._rows.last_tokens(active)[:, 0], count
