@@ -51,7 +51,7 @@ class Drafts:
     most: int = MOST
     tokenizer: PreTrainedTokenizerBase | None = None
     assistant: PreTrainedModel | None = None
-    learnt: WeakKeyDictionary[Any, dict[Any, AutoDrafts]] = field(default_factory=WeakKeyDictionary)
+    learnt: WeakKeyDictionary[Any, dict[Any, AutoDrafts]] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def spans(self, ids: Sequence[int] | Tensor, *, min_tokens: int = 4, **told: Any) -> list[PhraseSpan]:
         """Return the characters of the decoded `ids` that stand in the documents, as `PhraseVocabulary.spans` does.
