@@ -46,7 +46,8 @@ class MaskedDiffusionOutput(ModelOutput):
         row_nelbos: (batch,), the bound of each row, summed over its targets; detached; None without labels.
         num_targets: (batch,), the number of labels of each row that are not -100 and not padding; None without labels.
         canvas: (batch, length), the input of the network: the tokens of a text, some of them masked.
-        timesteps: (batch,), the times at which the rows were masked; None if there are neither labels nor times.
+        timesteps: (batch,), the times at which the rows were masked, of packed rows (texts,); None if there are neither
+            labels nor times.
         control_points: (batch, N, d), the predicted curve, which begins at the row's first token; None without a curve.
         curve_probabilities: (batch, K), the probabilities of K > 1 predicted curves; None otherwise.
         hidden_states: The input of each block, (batch, length, d), then the input of the output matrix; None if not

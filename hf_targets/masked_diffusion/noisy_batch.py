@@ -15,6 +15,8 @@ from hf_targets.masked_diffusion.configuration import MdlmConfig
 from hf_targets.maths.losses import IGNORED
 from hf_targets.maths.noise import NoiseSchedule, antithetic_times, mask_tokens
 
+CURVES_ARE_PADDED = "a curve has its control points in one row of a batch, so that rows are padded and not packed"
+
 
 @dataclass(frozen=True)
 class NoisyBatch:
@@ -54,6 +56,9 @@ class NoisyBatch:
         Raises:
             ValueError: If an argument is not as `forward` says.
         """
+        is_padded = attention_mask is not None and can_look(attention_mask) and not attention_mask.all()
+        if position_ids is not None and is_padded:
+            raise ValueError("position_ids tell packed rows, which have no padding; leave them out of padded rows")
         _check(config, input_ids, labels, timesteps, may_mask, position_ids)
         if attention_mask is not None:
             hint = "Masked tokens are attended to: give them mask_token_id and leave their attention at 1"
@@ -122,7 +127,7 @@ def _check(
         )
     check_position_shape(position_ids, input_ids)
     if position_ids is not None and config.curve is not None:
-        raise ValueError("a curve has its control points in one row of a batch, so that rows are padded and not packed")
+        raise ValueError(f"{CURVES_ARE_PADDED}; leave out position_ids")
     check_integers(input_ids=input_ids, labels=labels)
     check_ids(input_ids, config.vocab_size, "input_ids")
     if labels is not None:

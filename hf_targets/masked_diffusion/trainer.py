@@ -17,6 +17,7 @@ from hf_targets.backbones.inputs import without_padding
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.blocks import has_token
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
+from hf_targets.masked_diffusion.noisy_batch import CURVES_ARE_PADDED
 from hf_targets.masked_diffusion.perplexity_bound import EvaluationNoise, mean_bound
 from hf_targets.masked_diffusion.rows import (
     MAY_MASK,
@@ -106,7 +107,7 @@ class DiffusionTrainer(AveragedTrainer):
     Raises:
         ValueError: Before training starts: if the model has another class, a data set has token ids beyond its
             vocabulary or rows of more than one `length_protocol`, the mask differs from the tokenizer's or is among the
-            labels, evaluation data has `timesteps`, or `DataCollatorWithFlattening` packs rows.
+            labels, evaluation data has `timesteps`, or rows are packed for a curve or by `DataCollatorWithFlattening`.
     """
 
     args: DiffusionTrainingArguments
@@ -132,6 +133,8 @@ class DiffusionTrainer(AveragedTrainer):
             raise ValueError(f"a DiffusionTrainer trains MdlmForMaskedDiffusion, got {type(core).__name__}")
         if not isinstance(args, DiffusionTrainingArguments):
             raise ValueError(f"args must be DiffusionTrainingArguments, got {type(args).__name__}")
+        if getattr(data_collator, "padding_free", False) and core.config.curve is not None:
+            raise ValueError(f"{CURVES_ARE_PADDED}; give padding_free=False")
         self._core: MdlmForMaskedDiffusion = core
         self._noise: EvaluationNoise | None = None
         tokenizer = kwargs.get("processing_class")

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import GenerationMode
 
@@ -143,7 +142,7 @@ class Drafts:
                 sizes = {"lookup": self.num_tokens, "heads": 0 if self.assistant is None else self.num_tokens}
                 choice = self.learnt.setdefault(model, {}).setdefault(conditions, AutoDrafts(sizes))
             with outgrown_positions_named(model):
-                drafting = {"auto": choice, **self._assistance(input_ids, model_kwargs, generation_config)}
+                drafting = {"auto": choice, **self._assistance(model, input_ids, model_kwargs, generation_config)}
                 output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, **drafting).run(input_ids)
         if "answers" in self.others:
             sequences = output if isinstance(output, Tensor) else output.sequences
@@ -154,14 +153,17 @@ class Drafts:
                 self.others["answers"].extend([*row[:stop], -1])
         return output
 
-    def _assistance(self, input_ids: Tensor, given: dict[str, Any], config: GenerationConfig) -> dict[str, Any]:
+    def _assistance(
+        self, model: Any, input_ids: Tensor, given: dict[str, Any], config: GenerationConfig
+    ) -> dict[str, Any]:
         """Return what lets the assistant draft, as arguments of the loop."""
         if self.assistant is None:
             return {}
+        size = model.config.get_text_config().vocab_size
         mask, threshold = given.get("attention_mask"), config.assistant_confidence_threshold
         has_mask = mask is not None and mask.shape == input_ids.shape
-        padding = (mask == 0).sum(dim=1) if has_mask else torch.zeros_like(input_ids[:, 0])
-        assistant = AssistantDrafts(self.assistant, padding, 0.4 if threshold is None else threshold)
+        padding = (mask == 0).sum(dim=1) if has_mask else input_ids.new_zeros(len(input_ids))
+        assistant = AssistantDrafts(self.assistant, size, padding, 0.4 if threshold is None else threshold)
         return {"settings": DraftSettings(self.num_tokens), "assistant": assistant}
 
 
@@ -222,6 +224,8 @@ def draft(
     if type(num_tokens) is not int or num_tokens < 1:
         raise ValueError(f"num_tokens must be an integer, 1 or more, got {num_tokens!r}")
     if assistant is not None:
+        if not isinstance(assistant, nn.Module):
+            raise ValueError(f"an assistant is a model, got {assistant!r}; load it")
         if documents is not None or answers:
             raise ValueError("an assistant drafts alone; leave out documents and answers")
         return Drafts(num_tokens, in_text=False, assistant=assistant)

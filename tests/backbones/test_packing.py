@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import DataCollatorWithFlattening
+from transformers import AutoModelForCausalLM, DataCollatorWithFlattening, MixtralConfig
 
 from hf_targets.backbones.packing import check_packing, text_numbers
 from tests.model_cases import CASES, TRAINERS
@@ -28,6 +28,14 @@ def test_a_backbone_is_refused_whose_texts_are_read_differently_in_a_packed_row_
         with pytest.raises(ValueError, match="does not keep the texts"):
             check_packing(model, DataCollatorWithFlattening())
         check_packing(model, None)
+
+
+def test_experts_are_taken_though_they_round_otherwise_when_other_tokens_come_to_them():
+    sizes = {"vocab_size": 500, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MixtralConfig(**sizes, **heads, num_local_experts=8)).eval()
+    check_packing(model, DataCollatorWithFlattening())
 
 
 @pytest.mark.parametrize(("name", "model"), [("multitoken", "difference-opt"), ("phrases", "phrases-opt")])

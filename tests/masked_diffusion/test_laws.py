@@ -143,6 +143,10 @@ BAD_CALLS = {
     "labels shifted": ({"input_ids": _IDS, "labels": _IDS.roll(1, 1), "timesteps": None}, "the same or -100"),
     "may_mask of another shape": ({"may_mask": torch.ones(2, 3), "timesteps": None}, "may_mask"),
     "may_mask without a target": ({"may_mask": torch.zeros(2, 6), "timesteps": None}, "each target"),
+    "positions of padded rows": (
+        {"attention_mask": 1 - torch.eye(6)[4:], "position_ids": torch.arange(6).clamp(max=4)[None]},
+        "no padding",
+    ),
     "a text of a packed row without a time": ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])}, r"text .* \(4,\)"),
     "may_mask and times": ({"may_mask": torch.ones(2, 6)}, "no timesteps yet"),
 }

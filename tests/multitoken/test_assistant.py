@@ -1,7 +1,11 @@
 """Drafts of a smaller model: the plain text for any rows, whatever it drafts, and all taken if it is the same model."""
 
+import copy
+
 import pytest
 import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 from hf_targets import draft
 from tests.multitoken.test_draft import GREEDY, TOLD, make_plain
@@ -11,6 +15,14 @@ from tests.tiny_models import make_drafting_model
 from tests.tiny_seq2seq import make_pair_backbone
 
 THRESHOLDS = [0.0, 0.15]
+
+
+def openai_gpt():
+    return OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
+
+
+def prompt_tuned():
+    return get_peft_model(make_backbone("gpt2"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "gpt_neo", "mistral", "gemma3", "mamba2"])
@@ -61,15 +73,38 @@ def test_a_text_goes_on_beyond_the_positions_of_its_assistant():
     assert torch.equal(model.generate(ids, **told, custom_generate=drafts), model.generate(ids, **told))
 
 
+def test_an_assistant_may_have_an_adapter_and_other_padding_and_draft_after_embeddings():
+    model, (ids, mask) = make_backbone("gpt2", vocab_size=200).double(), left_padded(4)
+    told = {"attention_mask": mask, **TOLD, "eos_token_id": None, "assistant_confidence_threshold": 0.0}
+    plain = model.generate(ids, **told).sequences
+    lora = LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True)
+    adapted = get_peft_model(copy.deepcopy(model), lora).eval()
+    output = model.generate(ids, **told, custom_generate=draft(assistant=adapted, num_tokens=4))
+    assert torch.equal(output.sequences, plain) and output.num_forward_passes <= 7
+    for size in (199, 202):
+        other = make_backbone("gpt2", vocab_size=size, tie_word_embeddings=False).double()
+        with torch.no_grad():
+            other.lm_head.weight[198:] *= 9  # so that it would write what the model does not have
+        output = model.generate(ids, **told, custom_generate=draft(assistant=other))
+        assert torch.equal(output.sequences, plain)
+    embeds = {"inputs_embeds": model.get_input_embeddings()(ids), **told}
+    output = model.generate(**embeds, custom_generate=draft(assistant=model))
+    assert torch.equal(output.sequences, model.generate(**embeds).sequences)
+
+
 @pytest.mark.parametrize(
     ("make", "make_assistant", "told"),
     [
         (lambda: make_backbone("gpt2"), lambda: make_backbone("gpt2", vocab_size=60), "60 tokens, the other 50"),
         (lambda: make_backbone("gpt2"), lambda: make_state_model("mamba2"), "Mamba2ForCausalLM cannot"),
         (lambda: make_backbone("gpt2"), lambda: make_pair_backbone("bart"), "causal"),
+        (lambda: make_backbone("gpt2"), openai_gpt, "OpenAIGPTLMHeadModel cannot"),
+        (openai_gpt, lambda: make_backbone("gpt2"), "OpenAIGPTLMHeadModel does not take"),
+        (lambda: make_backbone("gpt2"), prompt_tuned, "peft has learnt"),
+        (lambda: make_backbone("gpt2"), lambda: "gpt2", "is a model, got 'gpt2'"),
         (lambda: make_drafting_model("llama"), lambda: make_backbone("llama"), "with heads"),
     ],
-    ids=["vocabulary", "state", "encoder-decoder", "heads"],
+    ids=["vocabulary", "state", "encoder-decoder", "uncached", "uncached model", "prompts", "name", "heads"],
 )
 def test_what_cannot_be_an_assistant_is_told(make, make_assistant, told):
     with pytest.raises(ValueError, match=told):

@@ -269,7 +269,7 @@ def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
         ("gpt2", {"draft_tokens": 3}, "without heads"),
         ("gpt2", {"max_new_tokens": 80}, "within the model's 64 positions"),
         ("gpt2", {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
-        ("reformer", {}, "DynamicCache"),
+        ("reformer", {}, "key-value cache"),
     ],
 )
 def test_what_cannot_be_drafted_is_refused(family, wanted, told):

@@ -1,16 +1,22 @@
 """Drafts that a smaller model writes for all rows at once."""
 
 import inspect
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.multitoken.drafting.cache import MOST_UNUSED, RaggedCache, has_state
 from hf_targets.multitoken.drafting.drafts import Draft, empty_draft
+from hf_targets.multitoken.drafting.request import LEARNT_PROMPTS
+
+_PADDING = 0.01
+"""The share of its embeddings by which a model may have more than another one with the same tokenizer."""
 
 
 class AssistantDrafts:
@@ -20,19 +26,21 @@ class AssistantDrafts:
     again. Rows that have gained less than others get gaps there, which its mask hides; many gaps are closed.
 
     Args:
-        model: With the tokenizer of the model that verifies.
+        model: With the tokenizer of the model that verifies; its embeddings may be padded to another number of rows.
+        size: Tokens of the model that verifies.
         padding: How many tokens of padding each row begins with, (batch,).
         threshold: Of the probability from which on the model is sure of a token.
     """
 
-    def __init__(self, model: PreTrainedModel, padding: Int[Tensor, "batch"], threshold: float) -> None:
+    def __init__(self, model: PreTrainedModel, size: int, padding: Int[Tensor, "batch"], threshold: float) -> None:
         self._model, self._threshold, device = model, threshold, execution_device(model)
         self._padding, self._limit = padding.to(device), position_limit(model)
         self._rows, self._read = torch.arange(len(padding), device=device), torch.zeros_like(self._padding)
         self._mask = self._padding.new_zeros(len(padding), 0)
         self._cache = DynamicCache(config=model.config.get_text_config(decoder=True))
         self._cache.activate_past_recording()
-        taken = inspect.signature(model.forward).parameters
+        self._size, self._own_size = size, model.config.get_text_config().vocab_size
+        taken = inspect.signature(unwrapped(model).forward).parameters
         self._takes_positions = "position_ids" in taken
         self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
 
@@ -85,7 +93,7 @@ class AssistantDrafts:
         if len(rows) < len(self._rows):
             index = torch.isin(self._rows, rows).nonzero()[:, 0]
             if self._mask.shape[1]:
-                self._cache.batch_select_indices(index)
+                self._cache.reorder_cache(cast(Any, index))
             self._rows, self._padding, self._read, self._mask = (
                 part[index] for part in (self._rows, self._padding, self._read, self._mask)
             )
@@ -106,18 +114,23 @@ class AssistantDrafts:
         given = {"attention_mask": self._mask, "past_key_values": self._cache, "use_cache": True, **self._last_logits}
         if self._takes_positions:
             given["position_ids"] = (self._mask.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        return self._model(input_ids=ids, **given).logits[:, -1]
+        logits = self._model(input_ids=ids.clamp(max=self._own_size - 1), **given).logits
+        return logits[:, -1, : self._size]
 
 
 def check_assistant(assistant: PreTrainedModel, model: PreTrainedModel) -> None:
     """Raise a ValueError if a model cannot draft for another one."""
     sizes = [one.config.get_text_config().vocab_size for one in (assistant, model)]
-    causal = [not one.config.is_encoder_decoder and one.can_generate() for one in (assistant, model)]
-    if not all(causal):
+    own, name = unwrapped(assistant), type(unwrapped(assistant)).__name__
+    if assistant.config.is_encoder_decoder or model.config.is_encoder_decoder or not own.can_generate():
         raise ValueError("an assistant drafts for a causal model, and is one; for others leave it out")
-    if sizes[0] != sizes[1]:
+    if max(sizes) - min(sizes) > _PADDING * max(sizes):
         raise ValueError(
             f"an assistant must have the tokenizer of the model, and one has {sizes[0]} tokens, the other {sizes[1]}"
         )
-    if has_state(DynamicCache(config=assistant.config.get_text_config(decoder=True))):
-        raise ValueError(f"an assistant drops tokens from its cache, which {type(assistant).__name__} cannot")
+    if getattr(getattr(assistant, "active_peft_config", None), "is_prompt_learning", False):
+        raise ValueError(f"{LEARNT_PROMPTS}; take an assistant without them")
+    takes_cache = "past_key_values" in inspect.signature(own.forward).parameters
+    takes_cache &= own._supports_default_dynamic_cache()
+    if not takes_cache or has_state(DynamicCache(config=assistant.config.get_text_config(decoder=True))):
+        raise ValueError(f"an assistant drops tokens from a key-value cache, which {name} cannot")

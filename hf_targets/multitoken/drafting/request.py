@@ -1,5 +1,6 @@
 """What the drafting loop provides of what `generate` may be asked for."""
 
+import inspect
 import logging
 from typing import Any
 
@@ -66,6 +67,10 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
     if getattr(model.prepare_inputs_for_generation, "__self__", model) is not model:
         raise ValueError(f"{LEARNT_PROMPTS}; decode without drafts")
     inputs, backbone = PassInputs(model, given), getattr(model, "backbone", model)
+    if not {"past_key_values", "cache_params"} & inspect.signature(backbone.forward).parameters.keys():
+        raise ValueError(
+            f"drafting needs a model with a key-value cache, which {type(backbone).__name__} does not take"
+        )
     cache, own = inputs.cache, None if inputs.cache is None else cache_of_text(inputs.cache)
     if not config.use_cache or not isinstance(own, DynamicCache | StaticCache) or own.offloading:
         kind = type(own).__name__ if config.use_cache and own is not None else "none"
