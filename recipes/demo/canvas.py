@@ -46,7 +46,10 @@ def load_canvas(folder: Path, texts: Sequence[str], settings: dict[str, Any]) ->
             "\n".join([*texts, *texts]) + "\n", encoding="utf-8"
         )  # pairs of letters merge that are there twice
         print(f"training the model of the canvas on {len(texts)} sentences, once; it is kept in {folder}", flush=True)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # so small a model waits for its threads, thirty times as long beside other programs
         train(*parse_mapping({**settings, "dataset": str(file), "output_dir": str(folder)}, *SETTINGS))
+        torch.set_num_threads(threads)
     num_texts = len(set(file.read_text(encoding="utf-8").splitlines()))
     return Canvas(
         MdlmForMaskedDiffusion.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder), num_texts
