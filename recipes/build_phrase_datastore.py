@@ -60,8 +60,8 @@ class Setup:
     encoder: list[str] = field(
         default_factory=list, metadata={"help": "A sentence encoder, or DPR's two. Empty: no collection is made."}
     )
-    encoder_dtype: Literal["float32", "bfloat16"] = field(
-        default="float32", metadata={"help": "Type of its weights. bfloat16: 3 x as fast on a CPU with AMX."}
+    encoder_dtype: Literal["auto", "float32", "bfloat16"] = field(
+        default="auto", metadata={"help": "Type of its weights. bfloat16: 3 x as fast on a CPU with AMX."}
     )
     model: str | None = field(
         default=None, metadata={"help": "Model with a dynamic vocabulary. None: phrases are not encoded."}

@@ -34,16 +34,18 @@ def encoder_of(given: Encoder | Callable[[list[str]], Any]) -> Encoder:
     return SimpleNamespace(encode_document=given, encode_query=given)  # pyright: ignore[reportReturnType]
 
 
-def load_encoder(*names: str, dtype: str = "float32") -> Any:
+def load_encoder(*names: str, dtype: str = "auto") -> Any:
     """Return the `SentenceTransformer` of a name or folder, or `dpr_encoder` of two.
 
     Args:
-        dtype: Type of the weights, a name of torch's. "bfloat16" is faster on a GPU, and on processors that have it.
+        dtype: Type of the weights, a name of torch's; "auto": the checkpoint's. "bfloat16" is faster on a GPU, and on
+            processors that have it.
     Raises:
         ImportError: If sentence-transformers is not installed.
     """
     if len(names) == 2:
-        return dpr_encoder(*names).to(getattr(torch, dtype))
+        encoder = dpr_encoder(*names)
+        return encoder if dtype == "auto" else encoder.to(getattr(torch, dtype))
     library = require("sentence_transformers", extra="retrieval")
     return library.SentenceTransformer(*names, model_kwargs={"dtype": dtype})
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, fields, replace
 import build_phrase_datastore as recipe
 import numpy as np
 import psutil
+import pyarrow as pa
 from datasets import Dataset
 
 from hf_targets import train_bpe_tokenizer
@@ -69,9 +70,14 @@ def kill_a_worker(seconds: float) -> None:
 
 
 def arrays_of(folder: Path) -> dict[str, np.ndarray]:
-    """Return the bytes of the phrases and the embeddings, to compare them."""
-    phrases = np.frombuffer((folder / "phrases" / "phrase_vocabulary.safetensors").read_bytes(), np.uint8)
-    return {"phrases": phrases, **{path.stem: np.load(path) for path in sorted((folder / "phrases").glob("*.npy"))}}
+    """Return the phrases, what is told of them, their embeddings and the passages' vectors, to compare them."""
+    found = {path.name: np.load(path) for path in sorted((folder / "phrases").glob("*.npy"))}
+    for kind in ("safetensors", "json"):
+        files = sorted((folder / "phrases").glob(f"*.{kind}"))
+        found |= {path.name: np.frombuffer(path.read_bytes(), np.uint8) for path in files}
+    for path in sorted((folder / "shards").glob("vectors-*.arrow")):
+        found[path.name] = pa.ipc.open_file(path).read_all()["vector"].combine_chunks().flatten().to_numpy()
+    return found
 
 
 def equal(one: np.ndarray, other: np.ndarray) -> bool:

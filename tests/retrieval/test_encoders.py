@@ -6,7 +6,7 @@ from transformers import BertConfig, BertModel, DPRConfig, DPRContextEncoder, DP
 
 from hf_targets.retrieval.collection import DocumentCollection
 from hf_targets.retrieval.documents import DocumentRetriever
-from hf_targets.retrieval.encoders import dpr_encoder
+from hf_targets.retrieval.encoders import dpr_encoder, load_encoder
 from tests.small_tokenizers import WORDS
 
 library = pytest.importorskip("sentence_transformers")
@@ -41,6 +41,15 @@ def test_documents_and_queries_of_dpr_are_read_by_their_own_encoders(models):
     for vectors, name in ((encoder.encode_document(texts), "context"), (encoder.encode_query(texts), "question")):
         expected = torch.stack([pooled(made[name], text) for text in texts])
         torch.testing.assert_close(torch.tensor(vectors), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("names", [("bert",), ("context", "question")])
+def test_vectors_in_bfloat16_are_those_in_float32_but_for_rounding(models, names):
+    texts, folders = [*DOCUMENTS.values()], [str(models[0] / name) for name in names]
+    exact, rounded = (load_encoder(*folders, dtype=dtype) for dtype in ("auto", "bfloat16"))
+    assert {one.dtype for one in rounded.parameters()} == {torch.bfloat16}
+    vectors = [torch.as_tensor(one.encode_document(texts)).float() for one in (exact, rounded)]
+    assert torch.cosine_similarity(*vectors).min() > 0.99 and not torch.equal(*vectors)
 
 
 @pytest.mark.parametrize("names", [("question", "context"), ("context", "context"), ("bert", "question")])
