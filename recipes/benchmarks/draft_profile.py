@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python recipes/benchmarks/draft_profile.py recipes/settings/benchmarks/draft_profile/measured.yaml
 
 Random prompts, greedy. Drafts are looked up in the plain texts, in which each sixth token is another one. Milliseconds
-of the CPU, medians over the passes of a text and over rounds in which the ways take turns. Four minutes on one core.
-Measured: recipes/multitoken.md.
+of the CPU, medians over the passes of a text and over rounds in which the ways take turns; those between passes are
+parted by the share of the wall clock that drafting takes. Four minutes on one core. Measured: recipes/multitoken.md.
 """
 
 import sys
