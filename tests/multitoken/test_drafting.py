@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 from peft import PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
     DynamicCache,
@@ -327,3 +328,42 @@ def test_drafts_after_prompts_that_peft_has_learnt_are_refused_and_auto_decodes_
     assert torch.equal(tuned.generate(input_ids=ids, max_new_tokens=6, do_sample=False, draft_tokens="auto"), plain)
     with pytest.raises(ValueError, match="draft_tokens=0"):
         tuned.generate(input_ids=ids, max_new_tokens=6, do_sample=False, draft_tokens=2)
+
+
+@pytest.fixture
+def transfers(monkeypatch):
+    """Collect what a program on a GPU would wait for: numbers asked of a tensor, outside of calls of a model."""
+    seen, inside = [], [False]
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            masks = [index for index in args[1] if index is not None] if func is torch.ops.aten.index.Tensor else []
+            asks = func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+            if not inside[0] and (asks or any(index.dtype == torch.bool for index in masks)):
+                seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    as_list = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda one: seen.append("tolist") or as_list(one))
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+
+    def watch(model):
+        model.register_forward_pre_hook(lambda *call: inside.__setitem__(0, True))
+        model.register_forward_hook(lambda *call: inside.__setitem__(0, False))
+        return Watch()
+
+    return seen, watch
+
+
+@branches
+def test_one_transfer_from_a_gpu_lies_between_two_passes(num_branches, transfers):
+    model, (ids, mask), (seen, watch) = make_drafting_model("llama"), left_padded(), transfers
+    drafts = {"draft_tokens": 3, "draft_branches": num_branches, "return_dict_in_generate": True}
+    counts = []
+    for length in (6, 18):
+        seen.clear()
+        with watch(model):
+            told = {**GREEDY, "max_new_tokens": length, "eos_token_id": None}
+            passes = model.generate(ids, attention_mask=mask, **drafts, **told).num_forward_passes
+        counts.append((passes, len(seen)))
+    assert counts[1][1] - counts[0][1] == counts[1][0] - counts[0][0] > 2

@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from hf_targets.backbones.new_parts import unwrapped
@@ -103,8 +104,7 @@ class AssistantDrafts:
         length = self._mask.shape[1]
         unused = length - int(self._mask.sum(dim=1).max())
         if unused > (0 if self._limit is not None else MOST_UNUSED * length):
-            ragged = RaggedCache(self._cache, self._mask.bool())
-            ragged.mask = self._mask.bool()
+            ragged = RaggedCache(self._cache, F.pad(self._mask.bool(), (0, 1)))
             ragged.align()
             self._mask = ragged.mask.long()
 

@@ -1,5 +1,6 @@
 """A key-value cache whose rows keep different numbers of the tokens read last."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -95,7 +96,8 @@ class RaggedCache:
         self.longest = min(static, default=None)
         self._gaps = gaps and all(type(layer) is DynamicLayer for layer in self._layers)
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
-        self.pending = 0
+        self._attended: list[int] = self.mask.sum(dim=1).tolist()  # positions that each row attends to
+        self.pending, self._tree = 0, False
 
     @property
     def length(self) -> int:
@@ -107,7 +109,8 @@ class RaggedCache:
         if not rows.all():
             self.cache.reorder_cache(cast(Any, rows.nonzero()[:, 0]))
             self.mask = self.mask[rows]
-            self._trim()
+            self._attended = self.mask.sum(dim=1).tolist()
+            self._trim(int((~self.mask).all(dim=0).int().cumprod(dim=0).sum()))
 
     def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
         """Return the attention mask for the next chunk: pending tokens, the last one of each row, then its draft.
@@ -116,44 +119,48 @@ class RaggedCache:
             tree, the term to add to the attention scores, (rows, 1, chunk, length + chunk): a token sees only its path.
         """
         self._read = self.mask.new_ones(draft.tokens.shape[0], self.pending + 1 + draft.tokens.shape[1])
+        self._tree = tree
         if not tree:
-            return (
-                None if self.longest is None and self.mask.all() else torch.cat([self.mask, self._read], dim=1).long()
-            )
+            whole = self.longest is None and min(self._attended) == self.length
+            return None if whole else torch.cat([self.mask, self._read], dim=1).long()
         visible = torch.cat([self.mask[:, None].expand(-1, self._read.shape[1], -1), draft.ancestors()], dim=2)
         visible = visible if self.longest is None else F.pad(visible, (0, self.longest - visible.shape[2]))
         blocked = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         return blocked.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
-    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
+    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"], known: Sequence[int]) -> None:
         """Keep the first `counts` of `positions` in each row, in that order, and drop the rest of the last chunk.
 
         Gaps are left in rows that keep fewer, up to a share of the cache; then their positions move to the right.
 
         Args:
-            positions: Indices into the chunk read last.
+            positions: Indices into the chunk read last; in a chain they are the first ones.
+            known: `counts` on the host.
         """
-        num_read, longest = self._read.shape[1], int(counts.max())
+        num_read, longest = self._read.shape[1], max(known)
         if num_read == 1:  # a pass without drafts
             self.mask = torch.cat([self.mask, self._read], dim=1)
+            self._attended = [count + 1 for count in self._attended]
             self._crop(0)  # layers with a window drop what has left it
             return
-        positions, steps = positions[:, :longest], torch.arange(num_read, device=positions.device)
-        kept = steps < counts[:, None]
-        if not ((positions == steps[:longest]) | ~kept[:, :longest]).all():
-            self._move(positions, num_read)
+        if self._tree:
+            self._move(positions[:, :longest], num_read)
+        kept = torch.arange(num_read, device=counts.device) < counts[:, None]
         self.mask = torch.cat([self.mask, kept], dim=1)
-        unused = self.length - num_read + longest - int(self.mask.sum(dim=1).max())
-        if int(counts.min()) < longest and not (self._gaps and unused <= MOST_UNUSED * self.length):
-            self.align()
+        self._attended = [count + new for count, new in zip(self._attended, known, strict=True)]
+        unused = self.length - num_read + longest - max(self._attended)
+        if min(known) < longest and not (self._gaps and unused <= MOST_UNUSED * self.length):
+            self._align()
         else:
             self._crop(num_read - longest)
             self.mask = self.mask[:, : self.length - num_read + longest]
 
     def align(self) -> None:
         """Move each row's positions to the right, so that no gaps are left."""
-        if (self.mask[:, 1:] >= self.mask[:, :-1]).all():
-            return
+        if (self.mask[:, 1:] < self.mask[:, :-1]).any():
+            self._align()
+
+    def _align(self) -> None:
         index = self.mask.int().argsort(dim=1, stable=True)
         self.mask = self.mask.gather(1, index)
         for layer in self._layers:
@@ -161,7 +168,7 @@ class RaggedCache:
             of_layer = (index[:, -held:] - (self.length - held)).clamp(min=0)
             _hold(layer, _gather(layer.keys, of_layer), _gather(layer.values, of_layer))
         self._crop(0)
-        self._trim()
+        self._trim(self.length - max(self._attended))
 
     def _crop(self, count: int) -> None:
         """Drop the last `count` positions of all layers, and what has left a window."""
@@ -173,9 +180,8 @@ class RaggedCache:
             else:
                 layer.crop(-count)
 
-    def _trim(self) -> None:
-        """Drop the first positions that no row attends to."""
-        unused = int((~self.mask).all(dim=0).int().cumprod(dim=0).sum())
+    def _trim(self, unused: int) -> None:
+        """Drop the first positions, which no row attends to."""
         if not unused:
             return
         self.mask = self.mask[:, unused:]
@@ -214,9 +220,9 @@ class StateCache(RaggedCache):
             self._before = [{at: None if one is None else one.clone() for at, one in states} for states in kept]
         return super().mask_for(draft, dtype, tree=tree)
 
-    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
+    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"], known: Sequence[int]) -> None:
         """Keep the first `counts` of `positions`, as many in each row that goes on."""
-        longest, num_read = int(counts.max()), self._read.shape[1]
+        longest, num_read = max(known), self._read.shape[1]
         if self._states and self.pending + longest < num_read:
             for layer, states in zip(self._states, self._before, strict=True):
                 layer.recurrent_states = states
@@ -224,6 +230,7 @@ class StateCache(RaggedCache):
             self.pending += longest
             return
         rejected = num_read - self.pending - longest
+        self._attended = [count + num_read - rejected for count in self._attended]
         self.mask = torch.cat([self.mask, self._read[:, : num_read - rejected]], dim=1)
         self._crop(rejected)
         self.pending = 0

@@ -179,26 +179,27 @@ def extended(draft: Draft, found: Sequence[Found], kept: Sequence[int]) -> Draft
     """
     device, width = draft.tokens.device, draft.tokens.shape[1]
     kept = [sure if one.tokens else width for sure, one in zip(kept, found, strict=True)]
-    lengths = torch.tensor([sure + len(one.tokens) for sure, one in zip(kept, found, strict=True)])
-    longest = int(lengths.max())
-    tokens = F.pad(draft.tokens, (0, max(longest - width, 0)))[:, :longest]
-    for row, (sure, one) in enumerate(zip(kept, found, strict=True)):
-        if one.tokens:
-            tokens[row, sure : sure + len(one.tokens)] = torch.tensor(one.tokens)
-    positions = torch.arange(longest, device=device).expand_as(tokens)
+    lengths = [sure + len(one.tokens) for sure, one in zip(kept, found, strict=True)]
+    longest = max(lengths)
+    padded = ([0] * sure + one.tokens + [0] * longest for sure, one in zip(kept, found, strict=True))
+    ends = zip(kept, lengths, padded, strict=True)
+    given = torch.tensor([[first, end, *row[:longest]] for first, end, row in ends], device=device)  # one transfer
+    first, end, given = given[:, :1], given[:, 1:2], given[:, 2:]
+    positions = torch.arange(longest, device=device).expand_as(given)
+    from_heads = positions < first
+    tokens = torch.where(from_heads, F.pad(draft.tokens, (0, max(longest - width, 0)))[:, :longest], given)
     logits = draft.logits
     if logits is not None:
         certain = torch.full((*tokens.shape, logits.shape[-1]), -torch.inf, device=device)
         certain = certain.scatter(2, tokens[..., None], 0.0)
         drawn = F.pad(logits, (0, 0, 0, max(longest - width, 0)))[:, :longest]
-        from_heads = positions < torch.tensor(kept, device=device)[:, None]
         logits = torch.where(from_heads[..., None], drawn, certain)
     return replace(
         draft,
         tokens=tokens,
         parents=positions,
         depths=list(range(1, longest + 1)),
-        exists=positions < lengths.to(device)[:, None],
+        exists=positions < end,
         logits=logits,
         origins=[(sure, one.source) for sure, one in zip(kept, found, strict=True)],
     )

@@ -5,7 +5,6 @@
 
 import logging
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_ch
 from hf_targets.multitoken.drafting.lookup import Found, Lookup, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
-from hf_targets.multitoken.drafting.rows import PassInputs, Rows
+from hf_targets.multitoken.drafting.rows import NewTokens, PassInputs, Rows
 from hf_targets.multitoken.drafting.verification import verify
 from hf_targets.multitoken.model import MultiTokenModel
 
@@ -66,7 +65,6 @@ class DraftingLoop:
         self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch)
         self._processed = bool(processors)
         self._given = PassInputs(model, model_kwargs)
-        self._active = torch.arange(len(input_ids), device=input_ids.device)
         self._kind = "plain"
         self._kinds: Counter[str] = Counter()
 
@@ -74,10 +72,10 @@ class DraftingLoop:
         """Generate, and return the output of `generate`."""
         self._read_prompt(input_ids)
         with self.counts.timed("all"):
-            while len(self._active):
-                finished = self._take_verified()
-                self._drop(finished)
-                if len(self._active):
+            while self._rows.numbers:
+                new = self._take_verified()
+                self._drop([not row.ended for row in new])
+                if self._rows.numbers:
                     with self.counts.timed("drafts"):
                         self._draft = self._make_draft()
                     self._read_draft()
@@ -120,52 +118,50 @@ class DraftingLoop:
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False
         self._position = self._given.last_positions(mask)
 
-    def _take_verified(self) -> Tensor:
-        """Append what the last pass verified to the rows, and return which of them are finished."""
-        draft, process = self._draft, partial(self._rows.process, self._active)
-        sample, ends = bool(self.config.do_sample), self._rows.end_tokens
-        found = verify(draft, self._logits, process, sample=sample, end_tokens=ends)
+    def _take_verified(self) -> list[NewTokens]:
+        """Append what the last pass verified to the rows, and return it."""
+        draft, rows = self._draft, self._rows
+        sample, ends = bool(self.config.do_sample), rows.end_tokens
+        found = verify(draft, self._logits, rows.process, sample=sample, end_tokens=ends)
         if self._cache.in_step:
             found.counts = found.counts.min().expand_as(found.counts)
-        taken, finished = self._rows.append(self._active, found)
-        self._cache.keep(found.positions, taken)
+        shortest = min(rows.known_lengths[row] for row in rows.numbers)
+        taken, new = rows.append(found)
+        counts = [len(row.tokens) for row in new]
+        self._cache.keep(found.positions, taken, counts)
         last = found.positions.gather(1, taken[:, None] - 1)
         if self._hidden is not None:
             self._hidden = self._hidden.take_along_dim(last[..., None], dim=1)[:, 0]
         self._position = self._position + taken
-        new = torch.cat([self._active[:, None], taken[:, None], found.tokens], dim=1).tolist()  # one transfer
+        self.counts.num_drafted_tokens += sum(row.num_drafted for row in new)
         if draft.depths:
-            self.counts.accept([count - 1 for _, count, *_ in new], draft.origins)
+            self.counts.accept([count - 1 for count in counts], draft.origins)
         if self.auto is not None and self.counts.num_forward_passes:
-            self._tell_auto(self.auto, taken)
+            nearer = min(rows.known_lengths[row] for row in rows.numbers) - shortest
+            gained = (2 * nearer + sum(counts) / len(counts)) / 3 - 1
+            self.auto.record(self._kind, len(draft.depths), gained, whole=self._whole)
         if self.lookup is not None:
             with self.counts.timed("drafts"):
-                for row, count, *tokens in new:
-                    self.lookup.texts[row].extend(tokens[:count])
+                for row, one in zip(rows.numbers, new, strict=True):
+                    self.lookup.texts[row].extend(one.tokens)
         self.counts.num_forward_passes += 1
-        return finished
+        return new
 
-    def _tell_auto(self, auto: AutoDrafts, taken: Tensor) -> None:
-        """Tell what the last pass brought, of which each row took so many tokens."""
-        lengths = self._rows.lengths[self._active]
-        shortest = int(lengths.min()) - int((lengths - taken).min())
-        gained = (2 * shortest + float(taken.float().mean())) / 3 - 1
-        auto.record(self._kind, len(self._draft.depths), gained, whole=self._whole)
-
-    def _drop(self, finished: Tensor) -> None:
-        """Continue without the rows that are finished."""
-        if finished.any():
-            going = ~finished
-            self._active, self._position = self._active[going], self._position[going]
-            self._hidden = None if self._hidden is None else self._hidden[going]
-            if len(self._active):
-                self._cache.select(going)
-                self._given.select(going)
-        self._rows.stream(self._active)
+    def _drop(self, going: list[bool]) -> None:
+        """Continue with these rows alone."""
+        if not all(going):
+            self._rows.drop(going)
+            if any(going):
+                kept = torch.tensor(going, device=self._position.device)
+                self._position = self._position[kept]
+                self._hidden = None if self._hidden is None else self._hidden[kept]
+                self._cache.select(kept)
+                self._given.select(kept)
+        self._rows.stream()
 
     def _make_draft(self) -> Draft:
-        active, rows, branches, lookup = self._active, self._rows, self.settings.num_branches, self.lookup
-        most = self.config.max_length - int(rows.lengths[active].min()) - 1  # pyright: ignore
+        rows, branches, lookup = self._rows, self.settings.num_branches, self.lookup
+        most = self.config.max_length - min(rows.known_lengths[row] for row in rows.numbers) - 1  # pyright: ignore
         if self._longest is not None:
             # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
             room = self._longest - self._cache.length - self._cache.pending - 1
@@ -178,22 +174,22 @@ class DraftingLoop:
             most = 0
         asked, found = self.settings.num_tokens, []
         if self.auto is not None and lookup is not None:
-            found = self._in_step([lookup.find(row, most) for row in active.tolist()])
-            half = for_half(found, [0] * len(active), 0)
-            self._kind = self.auto.choose(found=max(len(one.tokens) for one in half), several=len(active) > 1)
+            found = self._in_step([lookup.find(row, most) for row in rows.numbers])
+            half = for_half(found, [0] * len(found), 0)
+            self._kind = self.auto.choose(found=max(len(one.tokens) for one in half), several=len(found) > 1)
             self._kinds[self._kind] += 1
             asked = self.auto.num_tokens.get(self._kind, 0)
         count = 0 if self._kind == "lookup" else min(asked, most)
         draft = self._draft_of_heads(count, branches)
-        kept = draft.num_sure or [0] * len(active)
+        kept = draft.num_sure or [0] * len(rows.numbers)
         if lookup is not None and self.auto is None:
             sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
-            known = zip(active.tolist(), sure, strict=True)
+            known = zip(rows.numbers, sure, strict=True)
             found = self._in_step([lookup.find(row, most - len(tokens), tokens) for row, tokens in known])
-        if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(active) > 1):
+        if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(kept) > 1):
             found = for_half(found, kept, draft.tokens.shape[1]) if found else found
             draft = extended(draft, found, kept) if any(one.tokens for one in found) else draft
-        self._whole = len(active) == len(rows.lengths)
+        self._whole = len(rows.numbers) == len(rows.known_lengths)
         return draft
 
     def _in_step(self, found: list[Found]) -> list[Found]:
@@ -204,18 +200,18 @@ class DraftingLoop:
         return [one._replace(tokens=one.tokens[:shortest]) for one in found]
 
     def _draft_of_heads(self, count: int, branches: int) -> Draft:
-        active, config = self._active, self.config
+        rows, config = self._rows, self.config
         if self._assistant is not None and count > 0:
-            return self._assistant.draft(self._rows.ids[active], self._rows.lengths[active], active, count)
+            return self._assistant.draft(rows.ids[rows.active], rows.lengths[rows.active], rows.active, count)
         if self._heads is None or self._hidden is None or count < 1:
-            return empty_draft(len(active), active.device)
-        known = self._heads, self._hidden, self._rows.last_tokens(active)[:, 0], count
+            return empty_draft(len(rows.active), rows.active.device)
+        known = self._heads, self._hidden, rows.last_tokens()[:, 0], count
         if branches > 1:
             return draft_tree(*known, branches)
         threshold = 0.4 if config.assistant_confidence_threshold is None else config.assistant_confidence_threshold
         return draft_chain_as_text(
             *known,
-            partial(self._rows.process, active),
+            rows.process,
             sample=bool(config.do_sample) and self.auto is None,
             processed=self._processed,
             threshold=None if self.lookup is None or self.auto is not None else threshold,
@@ -226,12 +222,12 @@ class DraftingLoop:
         """Read the last known token of each row and its draft."""
         draft, rows = self._draft, self._rows
         pending, num_logits = self._cache.pending, 1 + draft.tokens.shape[1]
-        chunk = rows.last_tokens(self._active, pending + 1)
-        self.counts.num_verifications += len(self._active)
-        if draft.depths:
-            self.counts.num_drafted_tokens += int(draft.exists.sum())
-            chunk = torch.cat([chunk, draft.tokens], dim=1)
-        at = self._position[:, None] + torch.tensor([*range(-pending, 1), *draft.depths], device=chunk.device)
+        chunk = torch.cat([rows.last_tokens(pending + 1), draft.tokens], dim=1)
+        self.counts.num_verifications += len(chunk)
+        steps = torch.arange(-pending, num_logits, device=chunk.device)
+        if draft.is_tree:
+            steps[pending + 1 :] = torch.tensor(draft.depths)
+        at = self._position[:, None] + steps
         mask = self._cache.mask_for(draft, self.model.dtype, tree=draft.is_tree)
         given = self._given
         inputs = self.model.prepare_inputs_for_generation(chunk, **given.of_pass(mask, at, self._cache.cache))

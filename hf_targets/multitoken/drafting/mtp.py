@@ -1,5 +1,6 @@
 """The cache of a text that heads of multi-token prediction draft from, each with keys and values of its own."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -55,10 +56,10 @@ class MtpCache(RaggedCache):
         self._of_heads: list[Any] = self._heads.layers  # one a head, as soon as it has drafted
         self._stale = length  # positions that not all of the heads have read
 
-    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"]) -> None:
+    def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"], known: Sequence[int]) -> None:
         """Keep the first `counts` of `positions` in each row, as `RaggedCache` does."""
-        super().keep(positions, counts)
-        self._stale += int(counts.max())
+        super().keep(positions, counts, known)
+        self._stale += max(known)
 
     def extend(self, hidden: Float[Tensor, "rows chunk _"], tokens: Int[Tensor, "rows chunk"]) -> None:
         """Take in a chunk that the model has read; the heads' own layers grow by positions to be overwritten."""

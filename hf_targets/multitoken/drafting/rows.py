@@ -1,7 +1,10 @@
 """Rows of a batch that grow by different numbers of tokens: their tokens, stopping, streaming, and arguments."""
 
 import inspect
-from typing import Any
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,12 +18,25 @@ from hf_targets.backbones.generation import read_rows_alone, read_text
 from hf_targets.multitoken.drafting.verification import Verified
 
 
+class NewTokens(NamedTuple):
+    """What a pass brought a row: its tokens, whether the row ends with them, and how many were drafted."""
+
+    tokens: list[int]
+    ended: bool
+    num_drafted: int
+
+
 class Rows:
     """The tokens of every row, with the processors, stopping criteria and streamer that `generate` was given.
 
     Args:
         input_ids: The prompts, padded on the left.
         scratch: Extra columns after `max_length`, for drafted tokens that are not yet part of the text.
+
+    Attributes:
+        ids, lengths: The texts of all rows, and the number of tokens of each.
+        known_lengths: `lengths` on the host.
+        active, numbers: The rows that go on, as a tensor and on the host.
     """
 
     def __init__(
@@ -38,6 +54,8 @@ class Rows:
         self.ids = input_ids.new_zeros(batch, self.max_length + scratch)
         self.ids[:, :prompt_length] = input_ids
         self.lengths = torch.full((batch,), prompt_length, device=input_ids.device)
+        self.known_lengths = [prompt_length] * batch
+        self.active, self.numbers = torch.arange(batch, device=input_ids.device), list(range(batch))
         self._processors = processors
         known = EosTokenCriteria | MaxLengthCriteria
         ends = [rule.eos_token_id.flatten() for rule in criteria if isinstance(rule, EosTokenCriteria)]
@@ -50,14 +68,20 @@ class Rows:
         self._scores = [[] for _ in range(batch)] if recorded and config.output_scores else None
         self._logits = [[] for _ in range(batch)] if recorded and config.output_logits else None
 
-    def last_tokens(self, rows: Int[Tensor, "rows"], count: int = 1) -> Int[Tensor, "rows {count}"]:
-        """Return the last tokens that each of these rows has so far."""
-        return self.ids[rows[:, None], self.lengths[rows, None] + torch.arange(-count, 0, device=self.ids.device)]
+    def drop(self, going: Sequence[bool]) -> None:
+        """Let only these of the active rows go on."""
+        self.numbers = list(compress(self.numbers, going))
+        self.active = torch.tensor(self.numbers, dtype=torch.long, device=self.ids.device)
+
+    def last_tokens(self, count: int = 1) -> Int[Tensor, "rows {count}"]:
+        """Return the last tokens that each active row has so far."""
+        at = self.lengths[self.active, None] + torch.arange(-count, 0, device=self.ids.device)
+        return self.ids[self.active[:, None], at]
 
     def process(
-        self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
+        self, tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
     ) -> Float[Tensor, "rows vocab"]:
-        """Return the processed logits after the text of `rows` followed by `tokens`.
+        """Return the processed logits after the text of the active rows followed by `tokens`.
 
         Rows of equal length share a call. A processor may hold one value for each row of the batch, so each call passes
         the whole batch, unless all processors are known to hold none.
@@ -65,18 +89,21 @@ class Rows:
         if not self._processors:
             return logits
         if not read_text(self._processors):
-            return self._processors(self.ids[rows], logits)  # pyright: ignore[reportArgumentType]
-        self._write(rows, tokens)
-        lengths = self.lengths[rows] + tokens.shape[1]
+            return self._processors(self.ids[self.active], logits)  # pyright: ignore[reportArgumentType]
+        self._write(tokens)
         processed, alone = torch.empty_like(logits), read_rows_alone(self._processors)
-        for length in lengths.unique().tolist():
-            same = lengths == length
+        of_length = defaultdict(list)
+        for index, row in enumerate(self.numbers):
+            of_length[self.known_lengths[row] + tokens.shape[1]].append(index)
+        for length, same in of_length.items():
+            same = slice(None) if len(of_length) == 1 else torch.tensor(same, device=logits.device)
+            rows = self.active[same]
             if alone:
-                processed[same] = self._processors(self.ids[rows[same], :length], logits[same])  # pyright: ignore
+                processed[same] = self._processors(self.ids[rows, :length], logits[same])  # pyright: ignore
                 continue
             batch = logits.new_zeros(len(self.ids), logits.shape[1])
-            batch[rows[same]] = logits[same]
-            processed[same] = self._processors(self._texts_of(length, rows[same]), batch)[rows[same]]  # pyright: ignore
+            batch[rows] = logits[same]
+            processed[same] = self._processors(self._texts_of(length, rows), batch)[rows]  # pyright: ignore
         return processed
 
     def _texts_of(self, length: int, rows: Int[Tensor, "rows"]) -> Int[Tensor, "batch {length}"]:
@@ -91,17 +118,18 @@ class Rows:
         texts[shorter] = self.ids[rows[0], :length]
         return texts
 
-    def _write(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows steps"]) -> None:
-        """Write tokens after the text of `rows`; they are part of the text only when `append` counts them."""
+    def _write(self, tokens: Int[Tensor, "rows steps"]) -> None:
+        """Write tokens after the text of active rows; they are part of the text only when `append` counts them."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
-        self.ids[rows[:, None], self.lengths[rows][:, None] + steps] = tokens
+        self.ids[self.active[:, None], self.lengths[self.active, None] + steps] = tokens
 
-    def append(self, rows: Int[Tensor, "rows"], found: Verified) -> tuple[Int[Tensor, "rows"], Bool[Tensor, "rows"]]:
-        """Append the verified tokens to these rows, up to the token at which each row stops.
+    def append(self, found: Verified) -> tuple[Int[Tensor, "rows"], list[NewTokens]]:
+        """Append the verified tokens to the active rows, up to the token at which each row stops.
 
-        Returns: The number of tokens appended to each row, and which rows are finished.
+        Returns: The number of tokens appended to each row, and on the host these tokens.
         """
-        tokens, before = found.tokens, self.lengths[rows]
+        rows, tokens = self.active, found.tokens
+        before = self.lengths[rows]
         counts = torch.minimum(found.counts, self.max_length - before)
         finished = torch.zeros_like(counts, dtype=torch.bool)
         if self.end_tokens is not None:
@@ -109,36 +137,40 @@ class Rows:
             ends = torch.isin(tokens, self.end_tokens) & (steps < counts[:, None])
             counts = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, counts)
             finished |= ends.any(dim=1)
-        self._write(rows, tokens)
+        self._write(tokens)
         for index in range(len(rows)) if self._other_criteria else ():
             for count in range(1, int(counts[index]) + 1):
                 texts = self._texts_of(int(before[index]) + count, rows[index : index + 1])
                 if self._other_criteria(texts, None)[rows[index]]:  # pyright: ignore[reportArgumentType]
                     counts[index], finished[index] = count, True
                     break
-        lengths = before + counts
-        self.lengths[rows] = lengths
-        for record, steps_given in ((self._scores, found.scores), (self._logits, found.logits)):
-            if record is not None:
-                for index, row in enumerate(rows.tolist()):
-                    record[row] += [step[index] for step in steps_given[: int(counts[index])]]
-        return counts, finished | (lengths >= self.max_length)
+        self.lengths[rows] = lengths = before + counts
+        told = torch.stack([counts, finished | (lengths >= self.max_length), found.num_drafted], dim=1)
+        told = torch.cat([told, tokens], dim=1).tolist()  # the one transfer from a GPU
+        new = [NewTokens(tokens[:count], bool(ended), drafted) for count, ended, drafted, *tokens in told]
+        for index, row in enumerate(self.numbers):
+            count = len(new[index].tokens)
+            self.known_lengths[row] += count
+            for record, steps_given in ((self._scores, found.scores), (self._logits, found.logits)):
+                if record is not None:
+                    record[row] += [step[index] for step in steps_given[:count]]
+        return counts, new
 
-    def stream(self, active: Int[Tensor, "rows"]) -> None:
+    def stream(self) -> None:
         """Send the streamer each new column that all active rows have reached; finished rows contain padding."""
         if self._streamer is None:
             return
-        reached = int(self.lengths[active].min() if len(active) else self.lengths.max())
+        reached = min((self.known_lengths[row] for row in self.numbers), default=max(self.known_lengths))
         columns = self.sequences()
         while self._num_streamed < reached:
             self._streamer.put(columns[:, self._num_streamed].cpu())
             self._num_streamed += 1
-        if len(active) == 0:
+        if not self.numbers:
             self._streamer.end()
 
     def sequences(self) -> Int[Tensor, "batch time"]:
         """Return all rows, padded on the right to the length of the longest."""
-        longest = int(self.lengths.max())
+        longest = max(self.known_lengths)
         beyond = torch.arange(longest, device=self.ids.device) >= self.lengths[:, None]
         return self.ids[:, :longest].masked_fill(beyond, self._pad_token)
 

@@ -21,12 +21,14 @@ class Verified:
         tokens: The first `counts` entries of a row are its new tokens; the last of these is the bonus token.
         counts: Number of new tokens in each row, at least 1.
         positions: The positions of the chunk whose logits gave those tokens; the cache must keep these.
+        num_drafted: Number of drafted tokens in each row.
         scores, logits: For each step, processed and raw logits, (rows, vocab) each.
     """
 
     tokens: Int[Tensor, "rows steps"]
     counts: Int[Tensor, "rows"]
     positions: Int[Tensor, "rows steps"]
+    num_drafted: Int[Tensor, "rows"]
     scores: list[Tensor]
     logits: list[Tensor]
 
@@ -51,7 +53,7 @@ def verify(
         none = torch.zeros(len(current), 0, dtype=torch.long, device=current.device)
         processed = process(none, current)
         start = torch.zeros_like(processed[:, 0], dtype=torch.long)
-        return Verified(_choose(processed, sample)[:, None], start + 1, start[:, None], [processed], [current])
+        return Verified(_choose(processed, sample)[:, None], start + 1, start[:, None], start, [processed], [current])
     rows = torch.arange(logits.shape[0], device=logits.device)
     position = torch.zeros_like(rows)
     alive = torch.ones_like(rows, dtype=torch.bool)
@@ -75,10 +77,10 @@ def verify(
         alive = alive & fits.any(dim=1)
         if end_tokens is not None:
             alive = alive & ~torch.isin(token, end_tokens)
-        if not alive.any():
+        if (sample or alive.is_cpu) and not alive.any():  # to ask a GPU costs more than to go on
             break
         position = torch.where(alive, fits.int().argmax(dim=1) + 1, position)
-    return Verified(tokens, counts, torch.stack(positions, dim=1), scores, raw)
+    return Verified(tokens, counts, torch.stack(positions, dim=1), draft.exists.sum(dim=1), scores, raw)
 
 
 def _choose(processed: Float[Tensor, "rows vocab"], sample: bool) -> Int[Tensor, "rows"]:

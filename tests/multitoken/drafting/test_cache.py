@@ -22,10 +22,10 @@ def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
     cache = DynamicCache()
     cache.layers = [layer, past]
     ragged = RaggedCache(cache, torch.ones(2, 6, dtype=torch.bool))
-    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
-    ragged.mask_for(chain(2, 2), torch.float32, tree=False)
+    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]), [1, 1])
+    ragged.mask_for(chain(2, 2), torch.float32, tree=True)
     layer.update(tokens[:, :, :3] + 6, tokens[:, :, :3] + 6)
-    ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]))
+    ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]), [2, 1])
     rows = [layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() for row in range(2)]
     assert rows == [[0, 1, 2, 3, 4, 5, 6, 8], [0, 1, 2, 3, 4, 5, 6]]
 
@@ -37,7 +37,7 @@ def test_a_layer_with_a_window_drops_what_has_left_it_in_passes_without_drafts()
     layer.update(tokens[:, :, :4], tokens[:, :, :4])
     ragged = RaggedCache(cache, torch.ones(1, 4, dtype=torch.bool))
     for read in range(4, 10):
-        ragged.keep(torch.zeros(1, 1, dtype=torch.long), torch.tensor([1]))
+        ragged.keep(torch.zeros(1, 1, dtype=torch.long), torch.tensor([1]), [1])
         assert layer.keys.flatten().tolist() == list(range(max(read - 4, 0), read))
         ragged.mask_for(chain(1, 0), torch.float32, tree=False)
         layer.update(tokens[:, :, read : read + 1], tokens[:, :, read : read + 1])
@@ -49,13 +49,13 @@ def test_rows_hold_what_they_kept_and_gaps_are_few(gaps):
     cache.layers, expected = [layer], [list(range(20)), list(range(20))]
     layer.update(*torch.arange(20.0)[None, None, None, :, None].expand(2, 2, 1, 20, 1))
     ragged = RaggedCache(cache, torch.ones(2, 20, dtype=torch.bool), gaps=gaps)
-    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]))
+    ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]), [1, 1])
     held_gaps = False
     for read in range(20, 120, 4):
         ragged.mask_for(chain(2, 3), torch.float32, tree=False)
         layer.update(*torch.arange(float(read), read + 4)[None, None, None, :, None].expand(2, 2, 1, 4, 1))
         counts = [(1, 4), (3, 1), (2, 2)][read // 4 % 3]
-        ragged.keep(torch.arange(4).expand(2, 4), torch.tensor(counts))
+        ragged.keep(torch.arange(4).expand(2, 4), torch.tensor(counts), counts)
         for row, count in enumerate(counts):
             expected[row] += range(read, read + count)
             assert layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() == expected[row]

@@ -30,13 +30,13 @@ def make_rows(processors=(), criteria=(), **config):
 
 def found(tokens, counts, vocab=VOCAB):
     steps = [torch.zeros(len(tokens), vocab)] * tokens.shape[1]
-    return Verified(tokens, counts, torch.zeros_like(tokens), steps, steps)
+    return Verified(tokens, counts, torch.zeros_like(tokens), torch.zeros_like(counts), steps, steps)
 
 
 def grow(rows, *, lengths):
     """Append random tokens, so that rows have these lengths."""
     more = torch.tensor(lengths) - PROMPT
-    rows.append(torch.arange(BATCH), found(torch.randint(4, VOCAB, (BATCH, int(more.max()))), more))
+    rows.append(found(torch.randint(4, VOCAB, (BATCH, int(more.max()))), more))
 
 
 def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows(monkeypatch):
@@ -45,8 +45,9 @@ def test_processors_that_do_not_read_the_text_are_called_once_for_all_rows(monke
     monkeypatch.setattr(TopKLogitsWarper, "__call__", recorded)
     rows = make_rows([TemperatureLogitsWarper(0.5), TopKLogitsWarper(3)])
     grow(rows, lengths=[5, 9, 6])
+    rows.drop([True, False, True])
     logits = torch.randn(2, VOCAB)
-    processed = rows.process(torch.tensor([0, 2]), torch.zeros(2, 1, dtype=torch.long), logits)
+    processed = rows.process(torch.zeros(2, 1, dtype=torch.long), logits)
     assert shapes == [(2, VOCAB)]
     assert torch.equal(processed, top(TopKLogitsWarper(3), None, logits / 0.5))
 
@@ -57,12 +58,12 @@ def test_a_processor_may_hold_a_value_for_each_row_of_the_batch(chosen):
     ignored = torch.tensor([0, 3, 6])
     rows = make_rows([RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=ignored)])
     grow(rows, lengths=[6, 8, 7])
-    chosen = torch.tensor(chosen)
+    rows.drop([row in chosen for row in range(BATCH)])
     logits, tokens = torch.randn(len(chosen), VOCAB), torch.randint(4, VOCAB, (len(chosen), 2))
-    known = [rows.ids[row, : rows.lengths[row]][None] for row in chosen.tolist()]
+    known = [rows.ids[row, : rows.lengths[row]][None] for row in chosen]
     texts = [torch.cat([text, tokens[at : at + 1]], dim=1) for at, text in enumerate(known)]
-    processed = rows.process(chosen, tokens, logits)
-    for at, (row, text) in enumerate(zip(chosen.tolist(), texts, strict=True)):
+    processed = rows.process(tokens, logits)
+    for at, (row, text) in enumerate(zip(chosen, texts, strict=True)):
         alone = RepetitionPenaltyLogitsProcessor(1.9, prompt_ignore_length=int(ignored[row]))
         assert torch.equal(processed[at : at + 1], alone(text, logits[at : at + 1]))
 
@@ -72,10 +73,14 @@ def test_scores_and_logits_are_kept_of_the_words_that_stay_and_are_zero_beyond()
     rows = make_rows(criteria=[EosTokenCriteria([1])], **asked)
     scores, logits = torch.rand(2, 2, 3, BATCH, VOCAB) + 1  # of what, round, step
     tokens = torch.tensor([[4, 4, 4], [4, 1, 4], [4, 4, 4]])
-    rows.append(torch.arange(BATCH), Verified(tokens, torch.tensor([3, 3, 1]), tokens, [*scores[0]], [*logits[0]]))
-    active, tokens = torch.tensor([0, 2]), torch.full((2, 3), 4)
-    second = [[*steps[1][:, active]] for steps in (scores, logits)]
-    rows.append(active, Verified(tokens, torch.tensor([1, 2]), tokens, *second))
+    drafted = torch.tensor([2, 1, 0])
+    counts, new = rows.append(Verified(tokens, torch.tensor([3, 3, 1]), tokens, drafted, [*scores[0]], [*logits[0]]))
+    assert counts.tolist() == [3, 2, 1]
+    assert new == [([4, 4, 4], False, 2), ([4, 1], True, 1), ([4], False, 0)]
+    rows.drop([not row.ended for row in new])
+    second = [[*steps[1][:, [0, 2]]] for steps in (scores, logits)]
+    rows.append(Verified(torch.full((2, 3), 4), torch.tensor([1, 2]), tokens, drafted[:2], *second))
+    assert rows.known_lengths == rows.lengths.tolist() == [PROMPT + count for count in (4, 2, 3)]
     for got, given_steps in ((rows.scores(), scores), (rows.logits(), logits)):
         kept = [[*given_steps[0, :3, 0], given_steps[1, 0, 0]], [*given_steps[0, :2, 1]]]
         kept.append([given_steps[0, 0, 2], *given_steps[1, :2, 2]])
