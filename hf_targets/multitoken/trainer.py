@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, default_data_collator, set_seed
+from transformers import DataCollatorWithFlattening, PreTrainedModel, default_data_collator, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 from transformers.utils.generic import ModelOutput
 
@@ -140,8 +140,8 @@ class MultiTokenTrainer(TargetTrainer):
     Data sets have `input_ids`, `labels` and `attention_mask`, and `num_words` for word-level perplexities, as
     `hf_targets.pack_blocks` makes them. They may also have `messages`, or `prompt` and `completion`, of which the
     assistant's tokens are the targets; `processing_class` is then the tokenizer, and `max_row_length` limits a row.
-    `DataCollatorWithFlattening` of Transformers packs rows without padding, for a backbone that keeps texts apart by
-    `position_ids`, as Llama does.
+    `DataCollatorWithFlattening` of Transformers packs rows of training without padding, for a backbone that keeps texts
+    apart by `position_ids`, as Llama does.
 
     Raises:
         ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the
@@ -174,6 +174,12 @@ class MultiTokenTrainer(TargetTrainer):
         self.weights = args.ensemble_weights if self.has_heads else [0.0]
         if args.gradient_diversity_steps is not None:
             self.add_callback(GradientDiversityCallback(self, args.gradient_diversity_steps))
+
+    @property
+    def evaluation_collator(self) -> Any:
+        """The collator of evaluations; it pads the rows that training packs, so that each has its own losses."""
+        packs = isinstance(self.data_collator, DataCollatorWithFlattening)
+        return self._rows.collate if packs and self._rows is not None else super().evaluation_collator
 
     @property
     def new_parts_learning_rate(self) -> float | None:

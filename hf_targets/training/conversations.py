@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.backbones.positions import position_limit
 from hf_targets.data.conversations import conversation_rows, holds_conversations
+from hf_targets.data.token_rows import NUM_WORDS
 from hf_targets.maths.losses import IGNORED
 
 
@@ -44,8 +45,11 @@ class ConversationRows:
         return conversation_rows(data, self.tokenizer, limit, name=f"the {name} data")
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return a batch of such rows, padded on the right to the longest."""
+        """Return a batch of rows, padded on the right to the longest; those without labels predict their tokens."""
         ids = (getattr(self.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
         fills = {"input_ids": next((id_ for id_ in ids if isinstance(id_, int)), 0), "attention_mask": 0}
-        columns = {name: [torch.as_tensor(row[name]) for row in rows] for name in (*fills, "labels")}
-        return {name: pad_sequence(rows, True, fills.get(name, IGNORED)) for name, rows in columns.items()}
+        fills |= {"labels": IGNORED}
+        whole = [{"labels": row["input_ids"], "attention_mask": [1] * len(row["input_ids"]), **row} for row in rows]
+        columns = {name: [torch.as_tensor(row[name]) for row in whole] for name in fills}
+        counts = {name: torch.tensor([row[name] for row in rows]) for name in (NUM_WORDS,) if name in rows[0]}
+        return {**counts, **{name: pad_sequence(columns[name], True, fill) for name, fill in fills.items()}}

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+from dataclasses import replace
 from weakref import ref
 
 import pytest
@@ -11,12 +12,13 @@ from accelerate.state import GradientState
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch import nn
-from transformers import TrainingArguments
+from transformers import DataCollatorWithFlattening, TrainingArguments
 
 from hf_targets import TargetTrainingArguments, cosine_regularization
 from hf_targets.backbones.new_parts import new_parameters
+from hf_targets.masked_diffusion.rows import DiffusionCollator
 from hf_targets.maths.losses import IGNORED
-from tests.model_cases import TRAINERS, every_trainer, trainers_that, trainers_that_owe
+from tests.model_cases import CASES, TRAINERS, every_trainer, trainers_that, trainers_that_owe
 from tests.tiny_backbones import VOCAB, token_ids
 from tests.trainer_runs import CHECKPOINTING, assert_same, losses, run_processes, weights, with_dropout
 
@@ -78,12 +80,32 @@ def train_in_order(case, folder, batch, **options):
     return trainer, (*results, drawn)
 
 
+def packed(name, model, packing, **changes):
+    """Return a trainer's case whose rows have no padding, and are packed into one."""
+    case, collator = TRAINERS[name], packing()
+    collator.padding_free = True
+
+    def cut(row):
+        kept = sum(row.pop("attention_mask", [1] * len(row["input_ids"])))
+        return {key: value[:kept] if isinstance(value, list) else value for key, value in row.items()}
+
+    def without_padding(make):
+        return lambda count: Dataset.from_list([cut(row) for row in make(count)])
+
+    made = {"rows": without_padding(case.rows), "evaluated": without_padding(case.evaluated)}
+    return replace(case, model=CASES[model], collator=lambda: collator, **made, **changes)
+
+
+IN_ONE_OR_TWO = TRAINERS | {
+    "packed multitoken": packed("multitoken", "difference-llama", DataCollatorWithFlattening),
+    "packed phrases": packed("phrases", "phrases-llama", TRAINERS["phrases"].collator),
+    "packed diffusion": packed("masked_diffusion", "mdlm-plain-llama", DiffusionCollator, drawn=None),
+}
 _TWO = """
 import sys, torch
-from tests.contract.test_trainers import train_in_order
-from tests.model_cases import TRAINERS
+from tests.contract.test_trainers import IN_ONE_OR_TWO, train_in_order
 
-for name, case in TRAINERS.items():
+for name, case in IN_ONE_OR_TWO.items():
     trainer, results = train_in_order(case, f"{sys.argv[1]}/{name}", 4, ddp_backend="gloo")
     torch.save(results, f"{sys.argv[1]}/{name}{trainer.args.process_index}.pt")
 """
@@ -97,9 +119,9 @@ def two_processes(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", IN_ONE_OR_TWO)
 def test_two_processes_take_the_step_of_one(name, two_processes, tmp_path):
-    case = TRAINERS[name]
+    case = IN_ONE_OR_TWO[name]
     one, one_log, one_metrics, _ = train_in_order(case, tmp_path, 8)[1]
     (two, two_log, two_metrics, drawn), (other, *_, other_drawn) = (
         torch.load(two_processes / f"{name}{rank}.pt", weights_only=False) for rank in (0, 1)
