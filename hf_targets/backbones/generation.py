@@ -5,14 +5,14 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import logits_process
-from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.logits_process import LogitsProcessor
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.encoder_decoder import decoder_positions, position_table, read_pair, trial_source
@@ -49,12 +49,12 @@ def is_assistant(given: GenerationConfig | None) -> bool:
     return bool(getattr(given, "is_assistant", False))
 
 
-def read_text(processors: LogitsProcessorList) -> bool:
+def read_text(processors: Iterable[LogitsProcessor]) -> bool:
     """Return whether any processor reads the text; if none does, one call can process rows of all lengths."""
     return not all(type(processor) in _IGNORE_TEXT for processor in processors)
 
 
-def read_rows_alone(processors: LogitsProcessorList) -> bool:
+def read_rows_alone(processors: Sequence[LogitsProcessor]) -> bool:
     """Return whether all processors are known to hold no value for each row, so that some rows can be processed."""
     of_rows = [one for one in processors if isinstance(getattr(one, "prompt_ignore_length", None), Tensor)]
     return not of_rows and all(type(processor) in _ROW_BY_ROW for processor in processors)

@@ -140,7 +140,8 @@ class Drafts:
             if auto:
                 conditions = len(input_ids), model.dtype, str(input_ids.device), *self.others
                 sizes = {"lookup": self.num_tokens, "heads": 0 if self.assistant is None else self.num_tokens}
-                choice = self.learnt.setdefault(model, {}).setdefault(conditions, AutoDrafts(sizes))
+                new = AutoDrafts(sizes, input_ids.device)
+                choice = self.learnt.setdefault(model, {}).setdefault(conditions, new)
             with outgrown_positions_named(model):
                 drafting = {"auto": choice, **self._assistance(model, input_ids, model_kwargs, generation_config)}
                 output = DraftingLoop(model, input_ids, model_kwargs, *prepared, lookup, **drafting).run(input_ids)

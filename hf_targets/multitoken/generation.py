@@ -260,7 +260,7 @@ class HeadsGenerationMixin(GenerationMixin):
             self._auto_drafts = {} if self._auto_drafts is None else self._auto_drafts
             conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), drafts.num_tokens
             sizes = {"lookup": drafts.num_tokens, "heads": drafting.num_tokens}
-            auto = self._auto_drafts.setdefault((*conditions, *drafts.others), AutoDrafts(sizes))
+            auto = self._auto_drafts.setdefault((*conditions, *drafts.others), AutoDrafts(sizes, input_ids.device))
         least = 2 if drafting.num_tokens else None  # heads know better than one token does
         lookup = drafts and drafts.lookup_for(self, input_ids, source, model_kwargs, least=least)
         settings = self._without_branches(drafting, weight, looks_up=drafts is not None)

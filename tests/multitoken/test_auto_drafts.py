@@ -54,7 +54,7 @@ def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds,
     times = iter(accumulate(cycle(seconds)))
     with pytest.MonkeyPatch.context() as patch:
         require_clear_choices(patch)
-        patch.setattr(AutoDrafts.__init__, "__defaults__", (lambda: next(times),))
+        patch.setattr("hf_targets.multitoken.drafting.auto.thread_time", lambda: next(times))
         for _ in range(2):
             output = model.generate(
                 ids, attention_mask=mask, draft_tokens="auto", return_dict_in_generate=True, **GREEDY

@@ -11,11 +11,14 @@ from transformers import (
     Gemma4TextConfig,
     GptOssConfig,
     LogitsProcessorList,
+    MaxLengthCriteria,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteriaList,
+    SynthIDTextWatermarkingConfig,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
+from transformers.generation.stopping_criteria import EosTokenCriteria
 
 from hf_targets import PhraseVocabulary, RetroForCausalLM, draft
 from hf_targets.multitoken.drafting.auto import AutoDrafts
@@ -315,3 +318,69 @@ def test_documents_in_tokens_that_are_not_the_models_are_told():
         )
     with pytest.raises(ValueError, match="no documents"):
         draft().spans([1, 2])
+
+
+class LateEnd(EosTokenCriteria):
+    """An end token that counts after some tokens."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return super().__call__(input_ids, scores, **kwargs) & (input_ids.shape[1] > 14)
+
+
+def one_text(free):
+    """Return the tokens that follow each row's own text so far, and no other."""
+
+    def allowed(row, text):
+        own = free[row].tolist()
+        assert text.tolist() == own[: len(text)]
+        return [own[len(text)]]
+
+    return allowed
+
+
+@pytest.mark.parametrize("way", ["text", "chain", "tree"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attention_mask": "ends in 0"},
+        {"stopping_criteria": StoppingCriteriaList([MaxLengthCriteria(12)])},
+        {"stopping_criteria": StoppingCriteriaList([LateEnd([*range(20)])])},
+        {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2, 3, 4], ngram_len=3)},
+        {"prefix_allowed_tokens_fn": one_text},
+        {"max_new_tokens": 10**12},
+        {"input_ids": torch.int32},
+    ],
+    ids=lambda given: str(*given),
+)
+@pytest.mark.parametrize("cpu", [True, False])
+def test_what_generate_is_given_acts_as_without_drafts(way, given, cpu, monkeypatch):
+    model, (ids, mask) = make_drafting_model("llama"), left_padded()
+    drafts = {"text": {"custom_generate": draft()}, "chain": {"draft_tokens": 3}}.get(way)
+    drafts = drafts or {"draft_tokens": 3, "draft_branches": 3}
+    told = {"attention_mask": mask, **TOLD, "eos_token_id": None, **given}
+    if "max_new_tokens" in given:
+        told["eos_token_id"] = [*range(12)]
+    if "attention_mask" in given:
+        told["attention_mask"] = torch.ones_like(mask).index_fill(1, torch.tensor([ids.shape[1] - 1]), 0)
+    if "prefix_allowed_tokens_fn" in given:
+        told["prefix_allowed_tokens_fn"] = one_text(model.generate(ids, attention_mask=mask, **GREEDY))
+        told["max_new_tokens"] = 12
+    ids = ids.to(given.get("input_ids", ids.dtype))
+    told.pop("input_ids", None)
+    if "watermarking_config" in given:  # which counts its calls
+        ids, told["attention_mask"] = ids[:1], mask[:1]
+    plain = model.generate(ids, **told)
+    monkeypatch.setattr(torch.Tensor, "is_cpu", cpu)
+    output = model.generate(ids, **told, **drafts)
+    assert torch.equal(output.sequences, plain.sequences)
+    assert way == "text" or "watermarking_config" in given or output.num_accepted_tokens
+
+
+def test_rows_that_end_leave_the_states_of_their_sources_also_in_a_tuple():
+    model, given = make_plain("bart"), pairs()
+    del given["labels"]
+    states = model.get_encoder()(**given)[0]
+    told = {"attention_mask": given["attention_mask"], **TOLD, "eos_token_id": [*range(3, 12)]}
+    texts = [model.generate(encoder_outputs=(states,), **told, **way) for way in ({}, {"custom_generate": draft()})]
+    assert torch.equal(*(one.sequences for one in texts))
+    assert len({row.tolist().index(0, 1) if 0 in row[1:] else 0 for row in texts[0].sequences}) > 1

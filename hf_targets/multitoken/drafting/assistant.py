@@ -104,7 +104,7 @@ class AssistantDrafts:
         length = self._mask.shape[1]
         unused = length - int(self._mask.sum(dim=1).max())
         if unused > (0 if self._limit is not None else MOST_UNUSED * length):
-            ragged = RaggedCache(self._cache, F.pad(self._mask.bool(), (0, 1)))
+            ragged = RaggedCache(self._cache, F.pad(self._mask.bool(), (0, 1), value=True))
             ragged.align()
             self._mask = ragged.mask.long()
 

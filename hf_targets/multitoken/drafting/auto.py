@@ -1,9 +1,9 @@
 """What `draft_tokens="auto"` drafts in each pass: tokens that were looked up, tokens of the heads, or nothing."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
+
+import torch
 
 TRIES = 3
 """Passes of each kind that are timed, after one that is not."""
@@ -45,15 +45,20 @@ class AutoDrafts:
     A match in the text comes before the heads, and must bring what they would have: their mean gain counts as cost.
     With several rows the heads come first, and rows that have a match draft it in the same pass.
 
-    Nothing but c depends on a clock: the same calls make the same choices.
+    Nothing but c depends on a clock: the same calls make the same choices. Of each kind the fastest pass counts: what
+    other programs do only makes passes slower.
 
     Args:
         num_tokens: The most tokens of a draft, by kind; a kind of none is never taken.
-        clock: In seconds.
+        device: Of the model; None: a CPU.
+
+    Attributes:
+        clock: In seconds; of a CPU that of the thread, which stands still while other programs run.
     """
 
-    def __init__(self, num_tokens: dict[str, int], clock: Callable[[], float] = perf_counter) -> None:
-        self.num_tokens, self._clock = num_tokens, clock
+    def __init__(self, num_tokens: dict[str, int], device: torch.device | None = None) -> None:
+        self.num_tokens = num_tokens
+        self.clock = thread_time if device is None or device.type == "cpu" else perf_counter
         self.kinds = {name: _Kind() for name in ("plain", *num_tokens)}
         self._began = 0.0
 
@@ -64,7 +69,7 @@ class AutoDrafts:
             found: The length of a draft of tokens that were looked up; 0: there is no match.
             several: Whether there are several rows.
         """
-        self._began = self._clock()
+        self._began = self.clock()
         if len(self.kinds["plain"].seconds) <= TRIES:
             return "plain"
         order = ("heads", "lookup") if several else ("lookup", "heads")
@@ -89,13 +94,13 @@ class AutoDrafts:
                 net -= max(self.kinds["heads"].gain, 0.0)
             kind.trust += net
         elif whole and len(kind.seconds) <= TRIES and (length or name == "plain"):
-            seconds = self._clock() - self._began
+            seconds = self.clock() - self._began
             if name != "plain":
-                plain = median(self.kinds["plain"].seconds[1:])
+                plain = min(self.kinds["plain"].seconds[1:])
                 seconds = plain + (seconds - plain) / self._share(name, length)
             kind.seconds.append(seconds)
             if name != "plain" and len(kind.seconds) > TRIES:
-                kind.cost = max(median(kind.seconds[1:]) / max(plain, 1e-9) - 1, 0.0)
+                kind.cost = max(min(kind.seconds[1:]) / max(plain, 1e-9) - 1, 0.0)
         for each in self.kinds.values():
             each.trust = min(each.trust + SHARE, MOST_TRUST)
 

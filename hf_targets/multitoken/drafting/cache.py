@@ -96,7 +96,7 @@ class RaggedCache:
         self.longest = min(static, default=None)
         self._gaps = gaps and all(type(layer) is DynamicLayer for layer in self._layers)
         self.mask, self._read = mask[:, :-1], mask[:, -1:]
-        self._attended: list[int] = self.mask.sum(dim=1).tolist()  # positions that each row attends to
+        self._attended: list[int] = (mask.sum(dim=1) - 1).tolist()  # positions of each row; the last one always counts
         self.pending, self._tree = 0, False
 
     @property
@@ -106,21 +106,20 @@ class RaggedCache:
 
     def select(self, rows: Bool[Tensor, "batch"]) -> None:
         """Keep only the rows where `rows` is true."""
-        if not rows.all():
-            self.cache.reorder_cache(cast(Any, rows.nonzero()[:, 0]))
-            self.mask = self.mask[rows]
-            self._attended = self.mask.sum(dim=1).tolist()
-            self._trim(int((~self.mask).all(dim=0).int().cumprod(dim=0).sum()))
+        self.cache.reorder_cache(cast(Any, rows.nonzero()[:, 0]))
+        self.mask = self.mask[rows]
+        self._attended = self.mask.sum(dim=1).tolist()
+        self._trim(int((~self.mask).all(dim=0).int().cumprod(dim=0).sum()))
 
-    def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
+    def mask_for(self, draft: Draft, dtype: torch.dtype) -> Tensor | None:
         """Return the attention mask for the next chunk: pending tokens, the last one of each row, then its draft.
 
         Returns: For a chain, 1 where attended, (rows, length + chunk), or None if all that the cache has are. For a
             tree, the term to add to the attention scores, (rows, 1, chunk, length + chunk): a token sees only its path.
         """
         self._read = self.mask.new_ones(draft.tokens.shape[0], self.pending + 1 + draft.tokens.shape[1])
-        self._tree = tree
-        if not tree:
+        self._tree = draft.is_tree
+        if not self._tree:
             whole = self.longest is None and min(self._attended) == self.length
             return None if whole else torch.cat([self.mask, self._read], dim=1).long()
         visible = torch.cat([self.mask[:, None].expand(-1, self._read.shape[1], -1), draft.ancestors()], dim=2)
@@ -213,12 +212,12 @@ class StateCache(RaggedCache):
         self._states = [layer for layer in states if not layer.is_croppable]
         self._before: list[dict[int, Tensor | None]] = []
 
-    def mask_for(self, draft: Draft, dtype: torch.dtype, *, tree: bool) -> Tensor | None:
+    def mask_for(self, draft: Draft, dtype: torch.dtype) -> Tensor | None:
         """Return the attention mask for the next chunk, and keep a copy of the states if it has a draft."""
         if draft.depths:
             kept = [layer.recurrent_states.items() for layer in self._states]
             self._before = [{at: None if one is None else one.clone() for at, one in states} for states in kept]
-        return super().mask_for(draft, dtype, tree=tree)
+        return super().mask_for(draft, dtype)
 
     def keep(self, positions: Int[Tensor, "rows steps"], counts: Int[Tensor, "rows"], known: Sequence[int]) -> None:
         """Keep the first `counts` of `positions`, as many in each row that goes on."""

@@ -15,7 +15,7 @@ class DraftSettings:
     """The drafting settings that `generate` was called with.
 
     Attributes:
-        num_tokens: k, the length of a draft in tokens; heads 1 to k guess them.
+        num_tokens: k, the most tokens that heads 1 to k, or an assistant, draft.
         num_branches: Guesses kept at each step of a tree; 1 drafts a chain.
         auto: Whether a pass may draft less, or tokens looked up in the text, as `AutoDrafts` decides.
     """
@@ -29,7 +29,8 @@ class DraftSettings:
 class Draft:
     """Drafted tokens of each row, the nodes of a tree; a chain is a tree with one path.
 
-    The model verifies a chunk: position 0 is the last known token of a row, and position j + 1 is node j.
+    The model verifies a chunk: position 0 is the last known token of a row, and position j + 1 is node j. The nodes of
+    a chain are in order.
 
     Attributes:
         tokens: The drafted tokens.

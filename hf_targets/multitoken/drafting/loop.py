@@ -5,6 +5,7 @@
 
 import logging
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class DraftingLoop:
         model: One with heads, or any other.
         model_kwargs: Arguments of `forward` that `generate` has prepared, among them the cache.
         lookup: What is looked up; None: nothing.
-        settings: How far the heads draft; None: not at all.
+        settings: How far the heads, or the assistant, draft; None: not at all.
         auto: What decides what each pass drafts; None: as the settings say.
         assistant: What drafts in place of heads.
     """
@@ -61,9 +62,7 @@ class DraftingLoop:
         self.model, self.auto, self.config, self.lookup = model, auto, config, lookup
         self.counts, self._assistant = DraftCounts(), assistant
         self._heads = model if isinstance(model, MultiTokenModel) else None
-        scratch = settings.num_tokens + (0 if lookup is None else lookup.num_tokens) + 1
-        self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer, scratch=scratch)
-        self._processed = bool(processors)
+        self._rows = Rows(input_ids, processors, criteria, config, streamer=streamer)
         self._given = PassInputs(model, model_kwargs)
         self._kind = "plain"
         self._kinds: Counter[str] = Counter()
@@ -122,7 +121,8 @@ class DraftingLoop:
         """Append what the last pass verified to the rows, and return it."""
         draft, rows = self._draft, self._rows
         sample, ends = bool(self.config.do_sample), rows.end_tokens
-        found = verify(draft, self._logits, rows.process, sample=sample, end_tokens=ends)
+        stops = sample or self._logits.is_cpu or bool(rows.processors)
+        found = verify(draft, self._logits, rows.process, sample=sample, end_tokens=ends, to_the_end=not stops)
         if self._cache.in_step:
             found.counts = found.counts.min().expand_as(found.counts)
         shortest = min(rows.known_lengths[row] for row in rows.numbers)
@@ -161,7 +161,7 @@ class DraftingLoop:
 
     def _make_draft(self) -> Draft:
         rows, branches, lookup = self._rows, self.settings.num_branches, self.lookup
-        most = self.config.max_length - min(rows.known_lengths[row] for row in rows.numbers) - 1  # pyright: ignore
+        most = rows.max_length - min(rows.known_lengths[row] for row in rows.numbers) - 1
         if self._longest is not None:
             # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
             room = self._longest - self._cache.length - self._cache.pending - 1
@@ -183,8 +183,8 @@ class DraftingLoop:
         draft = self._draft_of_heads(count, branches)
         kept = draft.num_sure or [0] * len(rows.numbers)
         if lookup is not None and self.auto is None:
-            sure = [tokens[:sure] for tokens, sure in zip(draft.tokens.tolist(), kept, strict=True)]
-            known = zip(rows.numbers, sure, strict=True)
+            tokens = draft.tokens.tolist() if any(kept) else [[]] * len(kept)
+            known = zip(rows.numbers, [row[:sure] for row, sure in zip(tokens, kept, strict=True)], strict=True)
             found = self._in_step([lookup.find(row, most - len(tokens), tokens) for row, tokens in known])
         if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(kept) > 1):
             found = for_half(found, kept, draft.tokens.shape[1]) if found else found
@@ -211,9 +211,9 @@ class DraftingLoop:
         threshold = 0.4 if config.assistant_confidence_threshold is None else config.assistant_confidence_threshold
         return draft_chain_as_text(
             *known,
-            rows.process,
+            partial(rows.process, processors=rows.draft_processors),
             sample=bool(config.do_sample) and self.auto is None,
-            processed=self._processed,
+            processed=bool(rows.draft_processors),
             threshold=None if self.lookup is None or self.auto is not None else threshold,
             read=None if self._mtp is None else self._mtp.logits,
         )
@@ -228,7 +228,7 @@ class DraftingLoop:
         if draft.is_tree:
             steps[pending + 1 :] = torch.tensor(draft.depths)
         at = self._position[:, None] + steps
-        mask = self._cache.mask_for(draft, self.model.dtype, tree=draft.is_tree)
+        mask = self._cache.mask_for(draft, self.model.dtype)
         given = self._given
         inputs = self.model.prepare_inputs_for_generation(chunk, **given.of_pass(mask, at, self._cache.cache))
         if "logits_to_keep" in inputs:  # `generate` or the model puts it there if the model takes it

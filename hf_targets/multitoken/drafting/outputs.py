@@ -52,8 +52,8 @@ class _Counted:
     @property
     def draft_report(self) -> dict[str, Any]:
         """What drafts brought, over all rows: `passes` of the model, `tokens` written, `accepted` drafted tokens by
-        their source ("heads", "text", "answers", "documents"), the `share` of tokens that were drafted, and the shares
-        of `time` after the prompt that "drafts" and "passes" took; none without drafts."""
+        their source ("heads", "assistant", "text", "answers", "documents"), the `share` of tokens that were drafted,
+        and the shares of `time` after the prompt that "drafts" and "passes" took; none without drafts."""
         tokens = len(self.sequences) + (self.num_verifications or 0) + (self.num_accepted_tokens or 0)  # pyright: ignore
         told = {"passes": self.num_forward_passes, "tokens": tokens, "accepted": self.accepted_by_source or {}}
         parts = dict(self.seconds or {})

@@ -2,17 +2,24 @@
 
 import inspect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PrefixConstrainedLogitsProcessor,
+)
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.generation import read_rows_alone, read_text
 from hf_targets.multitoken.drafting.verification import Verified
@@ -26,17 +33,34 @@ class NewTokens(NamedTuple):
     num_drafted: int
 
 
+class _AllowedTokens(LogitsProcessor):
+    """`prefix_allowed_tokens_fn`, asked for some rows of a batch alone: the others do not have their own texts."""
+
+    def __init__(self, allowed: Callable[[int, Tensor], Sequence[int]]) -> None:
+        self._allowed = allowed
+        self.rows: Sequence[int] = ()
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Return the scores (batch, vocab), with minus infinity at what is not allowed in `rows`."""
+        for row in self.rows:
+            alone = PrefixConstrainedLogitsProcessor(lambda _, text, row=row: list(self._allowed(row, text)), 1)
+            scores[row : row + 1] = alone(input_ids[row : row + 1], scores[row : row + 1])
+        return scores
+
+
 class Rows:
     """The tokens of every row, with the processors, stopping criteria and streamer that `generate` was given.
 
     Args:
         input_ids: The prompts, padded on the left.
-        scratch: Extra columns after `max_length`, for drafted tokens that are not yet part of the text.
 
     Attributes:
         ids, lengths: The texts of all rows, and the number of tokens of each.
         known_lengths: `lengths` on the host.
         active, numbers: The rows that go on, as a tensor and on the host.
+        max_length: That of the configuration, or of a `MaxLengthCriteria` that `generate` was given in its place.
+        processors: All of them.
+        draft_processors: Those that are known to keep no state from call to call, nor a value for each row.
     """
 
     def __init__(
@@ -47,20 +71,23 @@ class Rows:
         config: GenerationConfig,
         *,
         streamer: BaseStreamer | None,
-        scratch: int,
     ) -> None:
         batch, prompt_length = input_ids.shape
-        self.max_length: int = config.max_length  # pyright: ignore[reportAttributeAccessIssue], generate has set it
-        self.ids = input_ids.new_zeros(batch, self.max_length + scratch)
-        self.ids[:, :prompt_length] = input_ids
+        known = EosTokenCriteria, MaxLengthCriteria
+        most = [rule.max_length for rule in criteria if type(rule) is MaxLengthCriteria]
+        self.max_length: int = min(most, default=config.max_length)  # pyright: ignore, generate has set it
+        self.ids = input_ids.long()
         self.lengths = torch.full((batch,), prompt_length, device=input_ids.device)
         self.known_lengths = [prompt_length] * batch
         self.active, self.numbers = torch.arange(batch, device=input_ids.device), list(range(batch))
-        self._processors = processors
-        known = EosTokenCriteria | MaxLengthCriteria
-        ends = [rule.eos_token_id.flatten() for rule in criteria if isinstance(rule, EosTokenCriteria)]
+        self.processors = LogitsProcessorList(
+            _AllowedTokens(one._prefix_allowed_tokens_fn) if type(one) is PrefixConstrainedLogitsProcessor else one
+            for one in processors
+        )
+        self.draft_processors = LogitsProcessorList(one for one in processors if read_rows_alone([one]))
+        ends = [rule.eos_token_id.flatten() for rule in criteria if type(rule) is EosTokenCriteria]
         self.end_tokens = torch.cat(ends).to(input_ids.device) if ends else None
-        self._other_criteria = StoppingCriteriaList([rule for rule in criteria if not isinstance(rule, known)])
+        self._other_criteria = StoppingCriteriaList(rule for rule in criteria if type(rule) not in known)
         self._pad_token = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
         self._streamer = streamer
         self._num_streamed = prompt_length
@@ -79,19 +106,26 @@ class Rows:
         return self.ids[self.active[:, None], at]
 
     def process(
-        self, tokens: Int[Tensor, "rows _"], logits: Float[Tensor, "rows vocab"]
+        self,
+        tokens: Int[Tensor, "rows _"],
+        logits: Float[Tensor, "rows vocab"],
+        processors: LogitsProcessorList | None = None,
     ) -> Float[Tensor, "rows vocab"]:
         """Return the processed logits after the text of the active rows followed by `tokens`.
 
         Rows of equal length share a call. A processor may hold one value for each row of the batch, so each call passes
         the whole batch, unless all processors are known to hold none.
+
+        Args:
+            processors: None: all.
         """
-        if not self._processors:
+        processors = self.processors if processors is None else processors
+        if not processors:
             return logits
-        if not read_text(self._processors):
-            return self._processors(self.ids[self.active], logits)  # pyright: ignore[reportArgumentType]
+        if not read_text(processors):
+            return processors(self.ids[self.active], logits)  # pyright: ignore[reportArgumentType]
         self._write(tokens)
-        processed, alone = torch.empty_like(logits), read_rows_alone(self._processors)
+        processed, alone = None, read_rows_alone(processors)
         of_length = defaultdict(list)
         for index, row in enumerate(self.numbers):
             of_length[self.known_lengths[row] + tokens.shape[1]].append(index)
@@ -99,12 +133,17 @@ class Rows:
             same = slice(None) if len(of_length) == 1 else torch.tensor(same, device=logits.device)
             rows = self.active[same]
             if alone:
-                processed[same] = self._processors(self.ids[rows, :length], logits[same])  # pyright: ignore
-                continue
-            batch = logits.new_zeros(len(self.ids), logits.shape[1])
-            batch[rows] = logits[same]
-            processed[same] = self._processors(self._texts_of(length, rows), batch)[rows]  # pyright: ignore
-        return processed
+                part: Any = processors(self.ids[rows, :length], logits[same])  # pyright: ignore[reportArgumentType]
+            else:
+                for one in processors:
+                    if isinstance(one, _AllowedTokens):
+                        one.rows = [self.numbers[index] for index in of_length[length]]
+                batch = logits.new_zeros(len(self.ids), logits.shape[1])
+                batch[rows] = logits[same]
+                part = processors(self._texts_of(length, rows), batch)[rows]  # pyright: ignore[reportArgumentType]
+            processed = torch.empty_like(logits, dtype=part.dtype) if processed is None else processed
+            processed[same] = part
+        return cast(Tensor, processed)
 
     def _texts_of(self, length: int, rows: Int[Tensor, "rows"]) -> Int[Tensor, "batch {length}"]:
         """Return the whole batch with texts of this length.
@@ -120,6 +159,8 @@ class Rows:
 
     def _write(self, tokens: Int[Tensor, "rows steps"]) -> None:
         """Write tokens after the text of active rows; they are part of the text only when `append` counts them."""
+        if (missing := max(self.known_lengths) + tokens.shape[1] - self.ids.shape[1]) > 0:
+            self.ids = F.pad(self.ids, (0, max(missing, self.ids.shape[1])))
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         self.ids[self.active[:, None], self.lengths[self.active, None] + steps] = tokens
 
@@ -138,9 +179,9 @@ class Rows:
             counts = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, counts)
             finished |= ends.any(dim=1)
         self._write(tokens)
-        for index in range(len(rows)) if self._other_criteria else ():
-            for count in range(1, int(counts[index]) + 1):
-                texts = self._texts_of(int(before[index]) + count, rows[index : index + 1])
+        for index, most in enumerate(counts.tolist() if self._other_criteria else ()):
+            for count in range(1, most + 1):
+                texts = self._texts_of(self.known_lengths[self.numbers[index]] + count, rows[index : index + 1])
                 if self._other_criteria(texts, None)[rows[index]]:  # pyright: ignore[reportArgumentType]
                     counts[index], finished[index] = count, True
                     break
@@ -236,13 +277,12 @@ class PassInputs:
 
     def select(self, rows: Bool[Tensor, "batch"]) -> None:
         """Keep only the rows of the source, and of token types, where `rows` is true."""
-        if rows.all():
-            return
         if (types := self.given.get("token_type_ids")) is not None:
             self.given = {**self.given, "token_type_ids": types[rows]}
         if not self.has_source:
             return
         outputs = self.given["encoder_outputs"]
+        outputs: Any = outputs if isinstance(outputs, ModelOutput) else BaseModelOutput(outputs[0])
         kept = {name: value[rows] if isinstance(value, Tensor) else value for name, value in outputs.items()}
         self.given = {**self.given, "encoder_outputs": type(outputs)(**kept)}
         if isinstance(self.given.get("attention_mask"), Tensor):

@@ -40,6 +40,7 @@ def verify(
     *,
     sample: bool,
     end_tokens: Int[Tensor, "_"] | None = None,
+    to_the_end: bool = False,
 ) -> Verified:
     """Return the new tokens: walk from the last known token to drafted children while they are the model's own choice.
 
@@ -47,6 +48,9 @@ def verify(
     `sample` it is a random token, and the result has the distribution of plain sampling: a draft with `logits` is
     accepted by speculative sampling; any other draft, such as a tree, is accepted where it equals the sampled token.
     After one of `end_tokens` a row goes no further, so that one row draws as many numbers as in plain sampling.
+
+    Without `to_the_end` it stops where no row goes on; `process` is then called once for each token of the longest row.
+    To ask a GPU whether a row goes on costs more than to go on.
     """
     if not draft.depths:  # the common case where drafting does not pay
         current = logits[:, 0].float()
@@ -77,7 +81,7 @@ def verify(
         alive = alive & fits.any(dim=1)
         if end_tokens is not None:
             alive = alive & ~torch.isin(token, end_tokens)
-        if (sample or alive.is_cpu) and not alive.any():  # to ask a GPU costs more than to go on
+        if not (to_the_end or alive.any()):
             break
         position = torch.where(alive, fits.int().argmax(dim=1) + 1, position)
     return Verified(tokens, counts, torch.stack(positions, dim=1), draft.exists.sum(dim=1), scores, raw)

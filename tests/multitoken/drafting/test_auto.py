@@ -12,7 +12,8 @@ SIZES = {"lookup": K, "heads": K}
 
 def make_auto(**costs: float) -> AutoDrafts:
     """Return an automatic choice that has measured these costs; other kinds have none to draft."""
-    auto = AutoDrafts({name: K if name in costs else 0 for name in SIZES}, lambda: 0.0)
+    auto = AutoDrafts({name: K if name in costs else 0 for name in SIZES})
+    auto.clock = lambda: 0.0
     for name in ("plain", *costs):
         auto.kinds[name].seconds, auto.kinds[name].cost = [1.0] * 4, costs.get(name)
     return auto
@@ -21,7 +22,8 @@ def make_auto(**costs: float) -> AutoDrafts:
 @given(plain=st.floats(0.1, 9), cost=st.floats(0, 9), lengths=st.lists(st.integers(1, K), min_size=13, max_size=13))
 def test_the_cost_of_each_kind_is_measured_once_by_drafts_of_any_length(plain, cost, lengths):
     now = [0.0]
-    auto, kinds = AutoDrafts(SIZES, lambda: now[0]), []
+    auto, kinds = AutoDrafts(SIZES), []
+    auto.clock = lambda: now[0]
     for number, length in enumerate(lengths):
         kinds.append(auto.choose(found=K * (number > 8)))
         length *= kinds[-1] != "plain"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import DynamicCache
@@ -23,7 +25,7 @@ def test_what_an_ensemble_kept_of_earlier_positions_is_left_alone_without_one():
     cache.layers = [layer, past]
     ragged = RaggedCache(cache, torch.ones(2, 6, dtype=torch.bool))
     ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]), [1, 1])
-    ragged.mask_for(chain(2, 2), torch.float32, tree=True)
+    ragged.mask_for(replace(chain(2, 2), depths=[1, 1]), torch.float32)
     layer.update(tokens[:, :, :3] + 6, tokens[:, :, :3] + 6)
     ragged.keep(torch.tensor([[0, 2], [0, 1]]), torch.tensor([2, 1]), [2, 1])
     rows = [layer.keys[row, 0, :, 0][ragged.mask[row]].tolist() for row in range(2)]
@@ -39,7 +41,7 @@ def test_a_layer_with_a_window_drops_what_has_left_it_in_passes_without_drafts()
     for read in range(4, 10):
         ragged.keep(torch.zeros(1, 1, dtype=torch.long), torch.tensor([1]), [1])
         assert layer.keys.flatten().tolist() == list(range(max(read - 4, 0), read))
-        ragged.mask_for(chain(1, 0), torch.float32, tree=False)
+        ragged.mask_for(chain(1, 0), torch.float32)
         layer.update(tokens[:, :, read : read + 1], tokens[:, :, read : read + 1])
 
 
@@ -52,7 +54,7 @@ def test_rows_hold_what_they_kept_and_gaps_are_few(gaps):
     ragged.keep(torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]), [1, 1])
     held_gaps = False
     for read in range(20, 120, 4):
-        ragged.mask_for(chain(2, 3), torch.float32, tree=False)
+        ragged.mask_for(chain(2, 3), torch.float32)
         layer.update(*torch.arange(float(read), read + 4)[None, None, None, :, None].expand(2, 2, 1, 4, 1))
         counts = [(1, 4), (3, 1), (2, 2)][read // 4 % 3]
         ragged.keep(torch.arange(4).expand(2, 4), torch.tensor(counts), counts)

@@ -14,7 +14,6 @@ from hf_targets.multitoken.drafting.verification import Verified
 from tests.tiny_models import takes_lengths
 
 VOCAB, BATCH, PROMPT, MAX_LENGTH, PAD = 8, 3, 4, 14, 7
-MAX_STEPS = 5
 
 
 def prompts(seed=0):
@@ -25,7 +24,7 @@ def make_rows(processors=(), criteria=(), **config):
     config = GenerationConfig(max_length=MAX_LENGTH, **config)
     config._pad_token_tensor = torch.tensor(PAD)
     stops = StoppingCriteriaList([*criteria, MaxLengthCriteria(MAX_LENGTH)])
-    return Rows(prompts(), LogitsProcessorList(processors), stops, config, streamer=None, scratch=MAX_STEPS)
+    return Rows(prompts(), LogitsProcessorList(processors), stops, config, streamer=None)
 
 
 def found(tokens, counts, vocab=VOCAB):
