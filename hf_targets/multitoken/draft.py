@@ -21,8 +21,8 @@ from hf_targets.multitoken.drafting.drafts import DraftSettings
 from hf_targets.multitoken.drafting.lookup import MOST, Lookup, SortedTexts, TextIndex
 from hf_targets.multitoken.drafting.loop import DraftingLoop
 from hf_targets.multitoken.drafting.outputs import plain_output
+from hf_targets.multitoken.drafting.pass_inputs import PassInputs, tokens_of
 from hf_targets.multitoken.drafting.request import can_draft
-from hf_targets.multitoken.drafting.rows import PassInputs, tokens_of
 from hf_targets.multitoken.model import MultiTokenModel
 from hf_targets.phrases.vocabulary.store import integers
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
@@ -182,12 +182,13 @@ def draft(
     Where the last tokens stood before, the tokens that followed there are drafted, and one pass of the model verifies
     them all. Of several places the one with the longest match is taken. Greedy text equals that of plain greedy
     decoding, sampled text has the same distribution. Most causal and encoder-decoder models of Transformers will do,
-    with any number of rows, padding, processors and stopping criteria. Refused are those that have several kinds of
-    positions, or a state that begins anew at each pass of several tokens (Mamba 1). With another state (Mamba 2 ...)
-    all rows keep as many tokens as the row that keeps fewest. A model with heads drafts by both if `draft_tokens` is
-    given too. With `draft_tokens="auto"` a pass drafts nothing where drafts have not paid. With
-    `return_dict_in_generate=True` the output has a `draft_report`: passes, tokens, accepted tokens by source, the share
-    of drafted ones, and the shares of time that drafting and the model took.
+    with any number of rows, padding, processors and stopping criteria; a processor that keeps a state from call to call
+    takes one row. Refused are those that have several kinds of positions, or a state that begins anew at each pass of
+    several tokens (Mamba 1). With another state (Mamba 2 ...) all rows keep as many tokens as the row that keeps
+    fewest. A model with heads drafts by both if `draft_tokens` is given too. With `draft_tokens="auto"` a pass drafts
+    nothing where drafts have not paid. With `return_dict_in_generate=True` the output has a `draft_report`: passes,
+    tokens, accepted tokens by source, the share of drafted ones, and the shares of time that drafting and the model
+    took.
 
     A pass of several tokens rounds otherwise than one of a single token. In bfloat16 a greedy text may so leave the
     plain one where two tokens are nearly equally probable. Zamba 2 and Nemotron-H bound their time step in longer

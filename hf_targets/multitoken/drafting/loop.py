@@ -25,7 +25,8 @@ from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_ch
 from hf_targets.multitoken.drafting.lookup import Found, Lookup, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
-from hf_targets.multitoken.drafting.rows import NewTokens, PassInputs, Rows
+from hf_targets.multitoken.drafting.pass_inputs import PassInputs
+from hf_targets.multitoken.drafting.rows import NewTokens, Rows
 from hf_targets.multitoken.drafting.verification import verify
 from hf_targets.multitoken.model import MultiTokenModel
 

@@ -13,7 +13,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from hf_targets.backbones.generation import takes_shifted_rows
 from hf_targets.backbones.weight_access import execution_device, is_sharded
 from hf_targets.multitoken.drafting.cache import check_layers, has_state
-from hf_targets.multitoken.drafting.rows import PassInputs
+from hf_targets.multitoken.drafting.pass_inputs import PassInputs
 from hf_targets.multitoken.hidden_state_cache import cache_of_text
 
 LEARNT_PROMPTS = "prompts that peft has learnt stand before the text, where drafts do not look"
