@@ -59,11 +59,10 @@ class Entailment:
         return int(self.model(**inputs).logits.argmax()) == self._label
 
 
-def log_odds(model: Any, tokenizer: Any, questions: Sequence[str], answers: Sequence[str], **sizes: Any) -> list[float]:
+def log_odds(model: Any, tokenizer: Any, questions: Sequence[str], answers: Sequence[str]) -> list[float]:
     """Return log p(first answer) - log p(second answer) of a causal model after each question.
 
     With a chat template the question is a user's message, which the answer begins; else a space is before the answer.
-    `batch_size` is that of `perplexity_of_generated_texts`.
     """
     chats, rows, lengths = takes_turns(tokenizer), [], []
     for question in questions:
@@ -72,7 +71,7 @@ def log_odds(model: Any, tokenizer: Any, questions: Sequence[str], answers: Sequ
         for answer in answers:
             rows.append(ids + tokenizer(answer if chats else f" {answer}", add_special_tokens=False)["input_ids"])
             lengths.append(len(ids))
-    judged = perplexity_of_generated_texts(model, rows, prefix_lengths=lengths, **sizes).per_text
+    judged = perplexity_of_generated_texts(model, rows, prefix_lengths=lengths).per_text
     log_p = [-log(one) * (len(row) - length) for one, row, length in zip(judged, rows, lengths, strict=True)]
     odds = [one - two for one, two in zip(log_p[::2], log_p[1::2], strict=True)]
     if any(map(isnan, odds)):

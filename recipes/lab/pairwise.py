@@ -3,9 +3,10 @@
 import csv
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, product
 from math import exp
 from pathlib import Path
 
@@ -39,6 +40,12 @@ class Preferences:
     none: float
     worse: float
 
+    @classmethod
+    def of(cls, margins: Sequence[float], tie: float = 0.0) -> "Preferences":
+        """Return the shares of margins of the first text over the second above `tie`, up to it, and below `-tie`."""
+        better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
+        return cls(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
+
 
 class PairwiseJudge:
     """A causal language model that compares texts after the same prefix.
@@ -55,17 +62,10 @@ class PairwiseJudge:
         had of any open model, and show how sure it is.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        aspect: str | None = None,
-        batch_size: int = 8,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, aspect: str | None = None) -> None:
         together = f"{', '.join(ASPECTS[:-1])} and {ASPECTS[-1]} together"
         self._aspects = together if aspect is None else f"{aspect} alone"
-        self._model, self._tokenizer, self._batch_size = model.eval(), tokenizer, batch_size
+        self._model, self._tokenizer = model.eval(), tokenizer
 
     def margins(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
         """Return how much the first text of each pair is preferred, in [-1, 1]; negative if the second is.
@@ -75,14 +75,6 @@ class PairwiseJudge:
         ahead = self._first_ahead(prefixes, firsts, seconds)
         behind = self._first_ahead(prefixes, seconds, firsts)
         return [(one - other) / 2 for one, other in zip(ahead, behind, strict=True)]
-
-    def preferences(
-        self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str], *, tie: float = 0.02
-    ) -> Preferences:
-        """Return the shares of pairs in which the first text is better, neither is (up to a margin), or it is worse."""
-        margins = self.margins(prefixes, firsts, seconds)
-        better, worse = sum(margin > tie for margin in margins), sum(margin < -tie for margin in margins)
-        return Preferences(better / len(margins), 1 - (better + worse) / len(margins), worse / len(margins))
 
     def compare_with_first(
         self, prefixes: Sequence[str], texts: Mapping[str, Sequence[Sequence[str]]]
@@ -96,7 +88,7 @@ class PairwiseJudge:
         for model in others:
             seeds = zip(texts[model], cycle(texts[first]), strict=False)
             pairs = [pair for ours, theirs in seeds for pair in zip(prefixes, ours, theirs, strict=True)]
-            compared[model] = self.preferences(*zip(*pairs, strict=True))
+            compared[model] = Preferences.of(self.margins(*zip(*pairs, strict=True)), tie=0.02)
         return compared
 
     def _first_ahead(self, prefixes: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> list[float]:
@@ -105,7 +97,7 @@ class PairwiseJudge:
             QUESTION.format(aspects=self._aspects, prefix=prefix, first=first, second=second)
             for prefix, first, second in zip(prefixes, firsts, seconds, strict=True)
         ]
-        ahead = log_odds(self._model, self._tokenizer, questions, ("1", "2"), batch_size=self._batch_size)
+        ahead = log_odds(self._model, self._tokenizer, questions, ("1", "2"))
         return [2 / (1 + exp(-difference)) - 1 for difference in ahead]  # p1 - p2 where p1 + p2 = 1
 
 
@@ -117,7 +109,7 @@ def preferences_by_aspect(
     return {
         f"{name}, {aspect or 'overall'}": one
         for aspect in (None, *ASPECTS)
-        for name, one in PairwiseJudge(model, words, aspect=aspect).compare_with_first(prompts, texts).items()
+        for name, one in PairwiseJudge(model, words, aspect).compare_with_first(prompts, texts).items()
     }
 
 
@@ -129,46 +121,6 @@ def format_preferences(rows: Mapping[str, Preferences]) -> str:
 
 QUESTIONS = ("overall", *ASPECTS)
 KEY_NAME, PAGE_NAME = "key.json", "pairs.html"
-_SCRIPT = """<p>Two texts go on with the same beginning. Which is better? Answer for each pair and each aspect; answers
-stay in this browser until you save them.</p>
-<p><label>Your name <input id="who" size="20"></label> <button id="save">Save answers</button>
-<span id="left"></span></p>
-<div id="pairs"></div>
-<script>
-const pairs = PAIRS, questions = QUESTIONS, place = "answers " + PLACE;
-const answers = JSON.parse(localStorage.getItem(place) || "{}");
-const add = (parent, tag, text = "") => {
-  const one = parent.appendChild(document.createElement(tag)); one.textContent = text; return one;
-};
-const count = () => document.getElementById("left").textContent =
-  `${Object.keys(answers).length} of ${pairs.length * questions.length} answered`;
-pairs.forEach((pair, number) => {
-  const box = add(document.getElementById("pairs"), "section");
-  add(box, "h2", `${number + 1}`);
-  add(box, "p", pair.prefix).className = "text prompt";
-  for (const side of ["1", "2"]) { add(box, "b", side); add(box, "p", pair[side]).className = "text"; }
-  for (const question of questions) {
-    const line = add(box, "div", question + ": ");
-    for (const [value, text] of [["1", "1 is better"], ["none", "no preference"], ["2", "2 is better"]]) {
-      const label = add(line, "label"), button = add(label, "input");
-      const name = `${pair.pair} ${question}`;
-      Object.assign(button, {type: "radio", name, value, checked: answers[name] === value});
-      button.onchange = () => {
-        answers[name] = value; localStorage.setItem(place, JSON.stringify(answers)); count();
-      };
-      label.append(text + " ");
-    }
-  }
-});
-count();
-document.getElementById("save").onclick = () => {
-  const who = document.getElementById("who").value.replace(/[^\\w-]/g, "") || "annotator";
-  const rows = Object.entries(answers).map(([name, value]) => [...name.split(" "), value].join(","));
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([["pair,question,answer", ...rows].join("\\n") + "\\n"]));
-  link.download = `${who}.csv`; link.click();
-};
-</script>"""
 
 
 def write_pairs(
@@ -190,7 +142,7 @@ def write_pairs(
             shown = {"1": texts[first][number], "2": texts[second][number]}
             pairs.append({"pair": name, "prefix": prefixes[number], **shown})
     draw.shuffle(pairs)
-    body = _SCRIPT
+    body = Path(__file__).with_name("pairs.html").read_text(encoding="utf-8")
     for name, value in {"PLACE": f"{ours} {seed}", "QUESTIONS": QUESTIONS, "PAIRS": pairs}.items():
         body = body.replace(name, json.dumps(value).replace("<", "\\u003c"), 1)
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -205,24 +157,18 @@ def shares(folder: str | Path) -> dict[str, dict[str, Preferences]]:
     no preference if there is none: the paper's annotators talk until they agree.
     """
     key = json.loads((Path(folder) / KEY_NAME).read_text(encoding="utf-8"))
-    votes: dict[tuple[str, str], list[int]] = {}
+    comparisons = {pair: f"{one['model']} against {one['other']}" for pair, one in key.items()}
+    ahead: Counter[tuple[str, str, str]] = Counter()
     for file in sorted(Path(folder).glob("*.csv")):
         with file.open(encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines):
-                pair, question, answer = row["pair"], row["question"], row["answer"]
-                if pair not in key or question not in QUESTIONS or answer not in ("1", "2", "none"):
-                    raise ValueError(f"{file} answers {answer!r} to {question!r} of {pair!r}, which is not asked")
-                is_first = key[pair]["first"] == key[pair]["model"]
-                sign = 0 if answer == "none" else 1 if (answer == "1") == is_first else -1
-                votes.setdefault((pair, question), []).append(sign)
-    if not votes:
+                pair = row["pair"]
+                side = 1 if key[pair]["first"] == key[pair]["model"] else -1
+                ahead[comparisons[pair], row["question"], pair] += side * {"1": 1, "none": 0, "2": -1}[row["answer"]]
+    if not ahead:
         raise ValueError(f"{folder} has no answers; judge on {PAGE_NAME}, and put the saved CSV files beside it")
-    counted: dict[str, dict[str, list[int]]] = {}
-    for (pair, question), given in sorted(votes.items(), key=lambda vote: QUESTIONS.index(vote[0][1])):
-        name, total = f"{key[pair]['model']} against {key[pair]['other']}", sum(given)
-        counted.setdefault(name, {}).setdefault(question, []).append((total > 0) - (total < 0))
-    signs = (1, 0, -1)
-    return {
-        name: {question: Preferences(*(one.count(sign) / len(one) for sign in signs)) for question, one in own.items()}
-        for name, own in counted.items()
-    }
+    found: dict[str, dict[str, Preferences]] = {}
+    for name, question in product(dict.fromkeys(comparisons.values()), QUESTIONS):
+        if margins := [value for (*asked, _), value in ahead.items() if asked == [name, question]]:
+            found.setdefault(name, {})[question] = Preferences.of(margins)
+    return found

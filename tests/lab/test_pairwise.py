@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 from hf_targets.data.tokenization import train_bpe_tokenizer
 from lab import pairwise
 from lab.judges import log_odds
-from lab.pairwise import PairwiseJudge
+from lab.pairwise import PairwiseJudge, Preferences
 from tests.tiny_backbones import make_backbone
 
 PREFIXES = ["The cat", "A dog", "The {braces}"]
@@ -25,8 +25,8 @@ def short_question(monkeypatch):
     monkeypatch.setattr(pairwise, "QUESTION", "{prefix}|{first}|{second}|")
 
 
-def judge(**options) -> PairwiseJudge:
-    return PairwiseJudge(make_backbone("gpt2", vocab_size=320), tokenizer(), **options)
+def judge() -> PairwiseJudge:
+    return PairwiseJudge(make_backbone("gpt2", vocab_size=320), tokenizer())
 
 
 @torch.no_grad()
@@ -53,12 +53,11 @@ def test_margins_are_the_means_of_both_orders_by_definition():
 def test_margins_change_sign_with_the_texts_and_are_0_for_equal_ones():
     margins, swapped = judge().margins(PREFIXES, FIRSTS, SECONDS), judge().margins(PREFIXES, SECONDS, FIRSTS)
     assert margins == pytest.approx([-margin for margin in swapped], abs=1e-6)
-    assert judge(batch_size=2).margins(PREFIXES, FIRSTS, FIRSTS) == pytest.approx([0, 0, 0], abs=1e-6)
+    assert judge().margins(PREFIXES, FIRSTS, FIRSTS) == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_shares_count_margins_beyond_the_tie(monkeypatch):
-    monkeypatch.setattr(PairwiseJudge, "margins", lambda self, *texts: [0.5, 0.1, 0.0, -0.3])
-    shares = judge().preferences([], [], [], tie=0.1)
+def test_shares_count_margins_beyond_the_tie():
+    shares = Preferences.of([0.5, 0.1, 0.0, -0.3], tie=0.1)
     assert (shares.better, shares.none, shares.worse) == (0.25, 0.5, 0.25)
 
 
