@@ -15,32 +15,7 @@ from hf_targets.backbones.positions import max_positions
 from hf_targets.figures.page_style import printable
 from lab.results import shareable
 
-_TEMPLATE = """---
-{{ card_data }}
----
-
-# {{ title }}
-
-{{ what }}, trained with the Python package hf-targets.{% if ours %}
-Import it before loading: this registers the class with the Auto classes.{% endif %}
-
-```python
-{% if auto_class.startswith("Auto") %}{% if ours %}import hf_targets
-{% endif %}from transformers import {{ auto_class }}, AutoTokenizer
-{% else %}from hf_targets import {{ auto_class }}
-from transformers import AutoTokenizer
-{% endif %}
-model = {{ auto_class }}.from_pretrained("{{ name }}")
-tokenizer = AutoTokenizer.from_pretrained("{{ name }}")
-{{ usage }}
-```
-
-## Results
-
-{{ results }}
-
-Text: {{ dataset }}. Command: {{ command }}
-"""
+_TEMPLATE = Path(__file__).with_name("card.jinja")
 EVAL_RESULTS = ".eval_results/hf_targets.yaml"
 _TASKS = {
     "AutoModelForCausalLM": (
@@ -73,8 +48,6 @@ def write_card(
     text: str = "",
     base_model: str | None = None,
     name: str | None = None,
-    license: str | None = None,
-    language: str | None = None,
 ) -> None:
     """Write `README.md` beside a model, and its figures as `.eval_results/*.yaml` too, which the Hub reads now.
 
@@ -97,8 +70,6 @@ def write_card(
         pipeline_tag=task,
         tags=["hf-targets", config.model_type],
         base_model=base_model if base_model and not Path(base_model).exists() else None,
-        license=license,
-        language=language,
         model_name=name,
         eval_results=[EvalResult(task, dataset, dataset, key, one, metric_name=key) for key, one in figures.items()],
     )
@@ -107,7 +78,7 @@ def write_card(
     values |= {"auto_class": auto_class, "name": code, "usage": used if usage is None else usage}
     values |= {"dataset": quoted(dataset), "command": quoted(told)}
     lines = [text, "", *(f"- {key}: {value:.5g}" for key, value in figures.items())]
-    card = ModelCard.from_template(data, template_str=_TEMPLATE, results="\n".join(lines).strip(), **values)
+    card = ModelCard.from_template(data, template_path=str(_TEMPLATE), results="\n".join(lines).strip(), **values)
     card.save(folder / "README.md")
     scores = [EvalResultEntry(dataset, key, one, notes=told) for key, one in figures.items()]
     (folder / EVAL_RESULTS).parent.mkdir(exist_ok=True)

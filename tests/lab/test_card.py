@@ -26,10 +26,10 @@ def run_code(folder, where):
 
 def test_a_card_that_is_loaded_again_has_what_is_known_of_its_model(tmp_path):
     MultiTokenConfig(backbone=GPT2Config()).save_pretrained(tmp_path)
-    stated = {"dataset": "some text", "license": "mit", "base_model": "org/base", "text": "It was."}
+    stated = {"dataset": "some text", "base_model": "org/base", "text": "It was."}
     write_card(tmp_path, RESULTS, name="me/tiny", **stated)
     card = ModelCard.load(tmp_path / "README.md")
-    assert (card.data.library_name, card.data.license, card.data.base_model) == ("hf-targets", "mit", "org/base")
+    assert (card.data.library_name, card.data.base_model) == ("hf-targets", "org/base")
     found = [(one.metric_name, one.metric_value, one.dataset_name) for one in card.data.eval_results]
     assert found == [("perplexity", 151.4, "some text"), ("perplexity_ensemble", 140.2, "some text")]
     assert "It was." in str(card)
@@ -41,7 +41,7 @@ def test_what_is_not_known_is_not_stated_and_a_folder_is_no_base_model(tmp_path)
     GPT2Config().save_pretrained(tmp_path)
     write_card(tmp_path, RESULTS, name="me/tiny", dataset="some text", base_model=str(tmp_path))
     card = ModelCard.load(tmp_path / "README.md")
-    assert not [name for name in ("license", "language", "base_model") if card.data.get(name)]
+    assert not card.data.get("base_model")
     assert "import hf_targets" not in str(card) and str(tmp_path) not in str(card)
 
 
