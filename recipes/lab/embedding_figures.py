@@ -42,7 +42,7 @@ def draw_singular_values(inspections: Mapping[str, Inspection]) -> Any:
     figure, axes = _axes(xlabel="rank", ylabel="singular value / largest", ylim=(0, 1.02))
     for name, one in inspections.items():
         values = one.geometry.singular_values
-        axes.plot(torch.arange(1, len(values) + 1), values, label=_shown(name))
+        axes.plot(torch.arange(1, len(values) + 1), values, label=name)
     axes.legend()
     return figure
 
@@ -55,20 +55,16 @@ def draw_cosines(inspections: Mapping[str, Inspection]) -> Any:
         if counts.sum() < _FEW_PAIRS:
             counts = counts.view(-1, 10).sum(dim=1)
         middles = (torch.arange(len(counts)) + 0.5) * (2 / len(counts)) - 1
-        axes.plot(middles, counts / counts.sum() * (len(counts) / 2), label=_shown(name))
+        axes.plot(middles, counts / counts.sum() * (len(counts) / 2), label=name)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.legend()
     return figure
 
 
 def draw_norms(inspections: Mapping[str, Inspection]) -> Any:
-    """Draw each embedding's norm over its word's frequency, for models whose frequencies are known.
-
-    Words that do not occur are drawn at a frequency of 1/2.
-    """
-    known = {name: one for name, one in inspections.items() if one.frequencies is not None}
-    figure, panels = _panels(known)
-    for axes, one in zip(panels, known.values(), strict=True):
+    """Draw each embedding's norm over its word's frequency; words that do not occur at a frequency of 1/2."""
+    figure, panels = _panels(inspections)
+    for axes, one in zip(panels, inspections.values(), strict=True):
         every = -(-one.geometry.num_rows // _MOST_POINTS)
         frequencies = torch.as_tensor(one.frequencies, dtype=torch.float64).clamp(min=0.5)
         axes.scatter(frequencies[::every], one.geometry.norms[::every], s=2, alpha=0.4, linewidths=0, rasterized=True)
@@ -89,9 +85,10 @@ FIGURES: dict[str, tuple[Callable[[Mapping[str, Inspection]], Any], str]] = {
 def write_figures(inspections: Mapping[str, Inspection], folder: Path) -> str:
     """Write each figure as a PNG into a folder, and return the lines of Markdown that show them."""
     lines = []
+    counted = {name: one for name, one in inspections.items() if one.frequencies is not None}
     for name, (draw, caption) in FIGURES.items():
-        if name != "norms" or any(one.frequencies is not None for one in inspections.values()):
-            draw(inspections).savefig(folder / f"{name}.png")
+        if shown := counted if draw is draw_norms else inspections:
+            draw(shown).savefig(folder / f"{name}.png")
             lines.append(f"![{caption}]({name}.png)\n\n{caption}")
     return "\n\n".join(lines)
 
@@ -108,10 +105,5 @@ def _panels(inspections: Mapping[str, Inspection]) -> tuple[Any, Any]:
     figure = new_figure(1 + 4 * len(inspections), 4.2)
     panels = figure.subplots(1, len(inspections), squeeze=False)[0]
     for axes, name in zip(panels, inspections, strict=True):
-        axes.set_title(_shown(name))
+        axes.set_title(name)
     return figure, panels
-
-
-def _shown(name: str) -> str:
-    """Return a name that matplotlib takes for no formula and for no hidden line."""
-    return name.replace("$", r"\$").replace("_", "\u200b_", 1) if name.startswith("_") else name.replace("$", r"\$")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,8 @@ class HeatMap:
     marked: tuple[int, int] | None = None
 
 
-def plot_heat_maps(
-    panels: Sequence[HeatMap], path: Path | str | None = None, *, xlabel: str, ylabel: str, quantity: str
-) -> Any:
-    """Return a matplotlib figure of panels side by side, a colour for the same number in all; write it as a PNG too."""
+def plot_heat_maps(panels: Sequence[HeatMap], *, xlabel: str, ylabel: str, quantity: str) -> Any:
+    """Return a matplotlib figure of panels side by side, a colour for the same number in all."""
     width, height = (max(len(getattr(panel, side)) for panel in panels) for side in ("columns", "rows"))
     figure = new_figure(1.6 + len(panels) * max(2.8, 0.7 + 1.05 * width), max(2.6, 1.4 + 0.75 * height))
     from matplotlib import colormaps
@@ -47,8 +44,6 @@ def plot_heat_maps(
         _draw(axes, panel, colors)
         axes.set(title=panel.title, xlabel=xlabel, ylabel="" if axes is not every[0] else ylabel)
     figure.colorbar(colors, ax=list(every), label=quantity)
-    if path is not None:
-        figure.savefig(path)
     return figure
 
 
@@ -68,6 +63,4 @@ def _draw(axes: Any, panel: HeatMap, colors: Any) -> None:
         from matplotlib.patches import Rectangle
 
         row, column = panel.marked
-        axes.add_patch(
-            Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="C3", linewidth=2.5, clip_on=False)
-        )
+        axes.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="C3", linewidth=2.5))

@@ -110,7 +110,7 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
                 marked=(alphas.index(one.loss_weight), sizes.index(one.ngram_size)),
             )
         )
-    plot_heat_maps(panels, path, xlabel="N", ylabel="alpha", quantity="validation perplexity")
+    plot_heat_maps(panels, xlabel="N", ylabel="alpha", quantity="validation perplexity").savefig(path)
 
 
 def main(table: Table) -> str:
