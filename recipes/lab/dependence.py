@@ -1,7 +1,7 @@
 """How much the predicted words of a block depend on each other when their hidden state is disturbed, and its figure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,23 +28,16 @@ class Dependence:
     unbiased: float
 
 
-@dataclass
-class DependenceSettings:
-    """The measurement of figure 6."""
-
-    dropout_rates: list[float] = field(
-        default_factory=lambda: [0.1, 0.3, 0.5], metadata={"help": "Rates of dropout on the last hidden state."}
-    )
-    noise_scales: list[float] = field(
-        default_factory=lambda: [0.1, 0.3, 0.5], metadata={"help": "Norms of noise on it, over the norm of the state."}
-    )
-    dependence_positions: int = field(default=32, metadata={"help": "Positions of the test text that are measured."})
-    dependence_samples: int = field(default=64, metadata={"help": "Disturbed hidden states of each position; >= 4."})
-
-
 @torch.no_grad()
 def block_dependence(
-    model: SemiAutoregressiveForCausalLM, rows: Dataset, settings: DependenceSettings, *, seed: int = 0
+    model: SemiAutoregressiveForCausalLM,
+    rows: Dataset,
+    *,
+    dropout_rates: Sequence[float] = (0.1, 0.3, 0.5),
+    noise_scales: Sequence[float] = (0.1, 0.3, 0.5),
+    num_positions: int = 32,
+    num_samples: int = 64,
+    seed: int = 0,
 ) -> list[Dependence]:
     """Return how much the words of a block depend on each other, for each disturbance of the last hidden state.
 
@@ -53,18 +46,19 @@ def block_dependence(
 
     Args:
         model: In float32; it is left in evaluation mode.
+        num_samples: Disturbed hidden states of each position; 4 or more.
         seed: Of the positions and disturbances. Models with equal seeds and hidden states are disturbed alike.
     Source: Heo and Choi, "Sentence Curve Language Models", section 5.4 and figure 6, which do not give strengths.
     """
     model.eval()
     draws = torch.Generator().manual_seed(seed)
-    states = _last_states(model, rows, settings.dependence_positions, draws)
+    states = _last_states(model, rows, num_positions, draws)
     found = []
-    for disturbance, strengths in (("dropout", settings.dropout_rates), ("noise", settings.noise_scales)):
+    for disturbance, strengths in (("dropout", dropout_rates), ("noise", noise_scales)):
         for strength in strengths:
             pairs = []
             for state in states:
-                disturbed = _disturbed(state, disturbance, strength, settings.dependence_samples, draws)
+                disturbed = _disturbed(state, disturbance, strength, num_samples, draws)
                 pairs.append(_pair_correlations(model.block_logits(disturbed)))
             plain, unbiased = torch.stack(pairs).mean(dim=0).tolist()
             found.append(Dependence(disturbance, strength, plain, unbiased))
@@ -75,8 +69,7 @@ def _last_states(
     model: SemiAutoregressiveForCausalLM, rows: Dataset, num_positions: int, draws: torch.Generator
 ) -> list[Tensor]:
     """Return the last hidden states (d,) of positions that are drawn among all."""
-    lengths = [len(ids) for ids in rows["input_ids"]]
-    places = [(row, position) for row, length in enumerate(lengths) for position in range(length)]
+    places = [(row, position) for row, ids in enumerate(rows["input_ids"]) for position in range(len(ids))]
     chosen = torch.randperm(len(places), generator=draws)[:num_positions].tolist()
     states = []
     for row, position in sorted(places[place] for place in chosen):

@@ -62,15 +62,11 @@ class DraftText:
     num_generated: int = field(default=2000, metadata={"help": "Texts that the model writes itself."})
     texts_at_once: int = field(default=64, metadata={"help": "Of those that it writes; more on a GPU."})
     temperature: float = field(default=1.0, metadata={"help": "Of those texts: near 0 for heads of greedy decoding."})
-    text_seed: int = field(default=0, metadata={"help": "Of those texts."})
     block_size: int = field(default=128, metadata={"help": "Tokens in a row of a batch."})
     test_prompts: str | None = field(
         default=None, metadata={"help": "Data set of the prompts to measure on. None: held out from the others."}
     )
     test_column: str = field(default="text", metadata={"help": "Its column."})
-    documents_column: str | None = field(
-        default=None, metadata={"help": "Its column of documents, whose first two come before the prompt."}
-    )
     num_prompts: int = field(default=8, metadata={"help": "Held-out texts to measure on."})
     prompt_tokens: int = field(default=16, metadata={"help": "Tokens of a prompt that is no user's turn."})
     cache_dir: str = field(
@@ -84,21 +80,21 @@ class DraftText:
         if self.dataset is not None:
             return pack_blocks(self._corpus()["train"], tokenizer, self.block_size)
         if self.prompts is None:
-            return self._written(base, [[_first_token(tokenizer)]] * self.num_generated, self.text_seed)
+            return self._written(base, [[_first_token(tokenizer)]] * self.num_generated)
         prompts = self._turns(tokenizer, self.prompts, self.prompt_column, "train")
         fitting = [prompt for prompt in prompts if 2 * len(prompt) <= self.block_size][: self.num_generated]
-        return self._written(base, fitting, self.text_seed)
+        return self._written(base, fitting)
 
     def test_batches(self, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, size: int) -> list[Any]:
         """Return prompts to measure on, `size` at once, as a tokenizer gives them."""
         if self.test_prompts is not None:
-            prompts = self._turns(tokenizer, self.test_prompts, self.test_column, "test", self.documents_column)
+            prompts = self._turns(tokenizer, self.test_prompts, self.test_column, "test")
         elif self.prompts is not None:
             prompts = self._turns(tokenizer, self.prompts, self.prompt_column, "test")
         elif self.dataset is not None:
             prompts = pack_blocks(self._corpus()["validation"], tokenizer, self.block_size)["input_ids"]
         else:
-            prompts = self._written(base, [[_first_token(tokenizer)]] * self.num_prompts, self.text_seed + 1)
+            prompts = self._written(base, [[_first_token(tokenizer)]] * self.num_prompts, 1)
             prompts = prompts["input_ids"]
         if self.test_prompts is None and self.prompts is None:
             prompts = [prompt[: self.prompt_tokens] for prompt in prompts[: self.num_prompts]]
@@ -108,24 +104,17 @@ class DraftText:
     def _corpus(self) -> Mapping[Any, Dataset]:
         return load_corpus(str(self.dataset), max_train_words=self.max_train_words, config_name=self.dataset_config)
 
-    def _written(self, base: PreTrainedModel, prompts: list[list[int]], seed: int) -> Dataset:
+    def _written(self, base: PreTrainedModel, prompts: list[list[int]], seed: int = 0) -> Dataset:
         told: Any = {"block_size": self.block_size, "temperature": self.temperature, "batch_size": self.texts_at_once}
         return write_texts(base, prompts, self.cache_dir, seed=seed, **told)
 
-    def _turns(self, tokenizer: Any, name: str, column: str, split: str, documents: str | None = None) -> list[Any]:
+    def _turns(self, tokenizer: Any, name: str, column: str, split: str) -> list[Any]:
         """Return prompts as the model reads them, of a split of a data set."""
         parts = load_parts(name)
         part, numbers = split_rows({name: len(rows) for name, rows in parts.items()}, name)[split]
-        if missing := {column, documents} - {None, *parts[part].column_names}:
-            raise ValueError(f"{name!r} has no column {missing}, but {parts[part].column_names}")
-        turns = []
-        row: Any
-        for row in parts[part].select(numbers):
-            read: Any = [found["text"] for found in row[documents][:2]] if documents else []
-            turn = "\n\n".join([*read, row[column].strip()])
-            told: Any = [{"role": "user", "content": turn}] if takes_turns(tokenizer) else turn
-            turns.append(encode_prompt(tokenizer, told)["input_ids"][0].tolist())  # pyright: ignore
-        return turns
+        texts = [text.strip() for text in parts[part].select(numbers)[column]]
+        asked: Any = [[{"role": "user", "content": text}] for text in texts] if takes_turns(tokenizer) else texts
+        return [encode_prompt(tokenizer, one)["input_ids"][0].tolist() for one in asked]  # pyright: ignore
 
 
 def _first_token(tokenizer: Any) -> int:

@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from lab.tables import markdown_table
 
@@ -35,17 +34,11 @@ class ModelSize:
     num_parameters: int
 
 
-def model_size(model: PreTrainedModel | PreTrainedConfig) -> ModelSize:
-    """Return the size of a decoder-only Transformer of matrices and full attention, or of its configuration."""
-    if isinstance(model, PreTrainedConfig):
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(model)
-    weights = 0
-    for name, module in model.named_modules():
-        for parameter in () if isinstance(module, nn.Embedding) else module.parameters(recurse=False):
-            if parameter.dim() > 2:
-                raise ValueError(f"the analytic cost supports only matrices, got {tuple(parameter.shape)} in {name}")
-            weights += parameter.numel() if parameter.dim() == 2 else 0
+def model_size(model: PreTrainedModel) -> ModelSize:
+    """Return the size of a decoder-only Transformer of matrices and full attention."""
+    multiply = (module for module in model.modules() if not isinstance(module, nn.Embedding))
+    parameters = (parameter for module in multiply for parameter in module.parameters(recurse=False))
+    weights = sum(parameter.numel() for parameter in parameters if parameter.dim() == 2)
     head: Any = model.get_output_embeddings()
     output, config = head.weight, model.config
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

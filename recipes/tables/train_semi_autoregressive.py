@@ -23,7 +23,7 @@ import train_semi_autoregressive as recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_targets import plot_learning_curves
-from lab.dependence import Dependence, DependenceSettings, block_dependence, plot_dependence
+from lab.dependence import Dependence, block_dependence, plot_dependence
 from lab.results import write_json
 from lab.runs import Table, compare, histories, run_folder, run_table
 from lab.settings import parse_mapping
@@ -40,7 +40,7 @@ def dependence(table: Table) -> dict[str, list[Dependence]]:
             folder = table.output_dir / run_folder(name, seed)
             model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
             test = setup.blocks({"test": texts["test"]}, AutoTokenizer.from_pretrained(folder))["test"]
-            found[name] += block_dependence(model, test, DependenceSettings(), seed=seed)
+            found[name] += block_dependence(model, test, seed=seed)
     return found
 
 

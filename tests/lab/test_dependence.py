@@ -5,13 +5,12 @@ import torch
 from datasets import Dataset
 
 from hf_targets.evaluation.distance_correlation import distance_correlations
-from lab.dependence import DependenceSettings, _disturbed, block_dependence
+from lab.dependence import _disturbed, block_dependence
 from tests.semi_autoregressive.models import KINDS, make_block_model
 from tests.tiny_backbones import token_ids
 
 ROWS = Dataset.from_dict({"input_ids": token_ids(3, 8).tolist()})
-LEVELS = DependenceSettings([0.2], [0.1, 0.5], 24, 40)
-FEW = DependenceSettings(dependence_positions=4, dependence_samples=6)
+LEVELS = {"dropout_rates": [0.2], "noise_scales": [0.1, 0.5], "num_positions": 24, "num_samples": 40}
 
 
 def test_words_that_are_the_same_move_together_and_words_of_chance_do_not():
@@ -23,7 +22,7 @@ def test_words_that_are_the_same_move_together_and_words_of_chance_do_not():
             return torch.stack([hidden, -3 * hidden if together else torch.randn(hidden.shape, generator=draws)], 1)
 
         model.block_logits = two_words
-        found = block_dependence(model, ROWS, LEVELS)
+        found = block_dependence(model, ROWS, **LEVELS)
         assert [(one.disturbance, one.strength) for one in found] == [("dropout", 0.2), ("noise", 0.1), ("noise", 0.5)]
         for one in found:
             if together:
@@ -34,7 +33,9 @@ def test_words_that_are_the_same_move_together_and_words_of_chance_do_not():
 
 def test_the_mean_is_that_over_pairs_and_positions():
     model = make_block_model("curve").double()
-    (found,) = block_dependence(model, ROWS, DependenceSettings([], [0.3], 24, 8), seed=5)
+    (found,) = block_dependence(
+        model, ROWS, **LEVELS | {"dropout_rates": [], "noise_scales": [0.3], "num_samples": 8}, seed=5
+    )
     draws, pairs = torch.Generator().manual_seed(5), {False: [], True: []}
     torch.randperm(24, generator=draws)
     states = model.base_model(torch.tensor(ROWS["input_ids"][:]))[0].flatten(0, 1)
@@ -60,6 +61,6 @@ def test_disturbances_have_the_strength_that_they_say():
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_seeds_give_equal_figures(kind):
     model = make_block_model(kind)
-    one, other, third = (block_dependence(model, ROWS, FEW, seed=seed) for seed in (1, 1, 2))
+    one, other, third = (block_dependence(model, ROWS, num_positions=4, num_samples=6, seed=seed) for seed in (1, 1, 2))
     assert one == other != third
     assert all(0 <= entry.correlation <= 1 and -1 <= entry.unbiased <= 1 for entry in one)

@@ -32,7 +32,7 @@ from hf_targets import (
 )
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.evaluation.perplexity import perplexity_of_blocks
-from lab.dependence import DependenceSettings
+from lab.dependence import block_dependence
 from lab.runs import parse_table
 from lab.settings import parse_mapping
 from tests.lab.test_card import run_code
@@ -217,8 +217,8 @@ def test_masked_models_fill_masks_and_their_backbones_are_fine_tuned(tmp_path):
 
 
 def test_models_of_blocks_write_and_their_dependence_is_measured(tmp_path, monkeypatch):
-    few = partial(DependenceSettings, dependence_positions=2, dependence_samples=4)
-    monkeypatch.setattr("lab.dependence.DependenceSettings", few)
+    few = partial(block_dependence, num_positions=2, num_samples=4)
+    monkeypatch.setattr("lab.dependence.block_dependence", few)
     printed = run_recipe("tables/train_semi_autoregressive", *SMALL, "--output_dir", tmp_path)
     (found,) = results(tmp_path, "curves-3-seed0")
     words = [value for name, value in found.items() if name.startswith("perplexity_")]
