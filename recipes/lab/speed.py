@@ -66,17 +66,15 @@ def row_passes(model: PreTrainedModel) -> Iterator[list[int]]:
 @torch.no_grad()
 def compare_speeds(
     methods: Mapping[str, DecodingMethod],
-    batches: Sequence[Tensor | Mapping[str, Tensor]],
+    batches: Sequence[Mapping[str, Tensor]],
     *,
     max_new_tokens: int,
     rounds: int = 3,
 ) -> list[Speed]:
     """Return the speed of each method on the same prompts, decoding greedily.
 
-    The methods take turns, round by round, after a first turn that is not timed but counted and compared.
-
-    The first method is the one that the others are compared with. Prompts (rows, time) are without padding, or have
-    their masks as a tokenizer gives them.
+    The methods take turns, round by round, after a first turn that is not timed but counted and compared. The first
+    method is the one that the others are compared with. Prompts are as a tokenizer gives them, with their masks.
     """
     texts = {name: [] for name in methods}
     passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
@@ -86,7 +84,7 @@ def compare_speeds(
             for prompts in batches:
                 with row_passes(method.model) as rows:
                     output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
-                ids = _ids(prompts)
+                ids = prompts["input_ids"]
                 begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]
                 texts[name] += _tokens(method, output.sequences[:, begin:])
                 drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
@@ -109,14 +107,8 @@ def compare_speeds(
     return speeds
 
 
-def _ids(prompts: Tensor | Mapping[str, Tensor]) -> Tensor:
-    return prompts if isinstance(prompts, Tensor) else prompts["input_ids"]
-
-
-def _generate(method: DecodingMethod, prompts: Tensor | Mapping[str, Tensor], max_new_tokens: int, **more: Any) -> Any:
-    ids, device = _ids(prompts), method.model.device
-    mask = torch.ones_like(ids) if isinstance(prompts, Tensor) else prompts["attention_mask"]
-    ids, mask = ids.to(device), mask.to(device)
+def _generate(method: DecodingMethod, prompts: Mapping[str, Tensor], max_new_tokens: int, **more: Any) -> Any:
+    ids, mask = (prompts[name].to(method.model.device) for name in ("input_ids", "attention_mask"))
     arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **method.arguments, **more}
     return method.model.generate(ids, attention_mask=mask, **arguments)  # pyright: ignore[reportCallIssue]
 

@@ -45,7 +45,8 @@ class Recites(torch.nn.Module):
 
 
 def measure(rounds=1, max_new_tokens=NUM_NEW, batches=PROMPTS, **methods):
-    speeds = compare_speeds(methods, batches, max_new_tokens=max_new_tokens, rounds=rounds)
+    prompts = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in batches]
+    speeds = compare_speeds(methods, prompts, max_new_tokens=max_new_tokens, rounds=rounds)
     return {one.name: one for one in speeds}
 
 
