@@ -19,7 +19,6 @@ from transformers import (
     AutoTokenizer,
     DataCollatorWithPadding,
     EvalPrediction,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
@@ -69,17 +68,11 @@ MISMATCHED = "validation_mismatched"
 """A second validation split, of MNLI."""
 
 
-def _pearson(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Return Pearson's correlation; 0, as the Matthews correlation of one class, where one number is predicted."""
-    is_constant = np.isfinite(predicted).all() and (predicted == predicted[0]).all()
-    return 0.0 if is_constant else float(stats.pearsonr(labels, predicted).statistic)  # pyright: ignore
-
-
 SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": metrics.accuracy_score,
     "f1": metrics.f1_score,
     "matthews": metrics.matthews_corrcoef,
-    "pearson": _pearson,
+    "pearson": lambda labels, predicted: stats.pearsonr(labels, predicted).statistic,  # pyright: ignore
 }
 """Functions of labels and predictions, which give what the metric `glue` of the library `evaluate` does, offline."""
 
@@ -95,9 +88,8 @@ def load_glue(name: str) -> DatasetDict:
     if task.columns is not None and data and Path(data, "glue", task.folder).is_dir():
         files = (("train", "train.tsv"), ("validation", "dev.tsv"))
         return DatasetDict({split: _read(file_below(f"glue/{task.folder}", file), task) for split, file in files})
-    parts = load_parts("nyu-mll/glue", name)
-    kept = {"train": "train", "validation": "validation_matched" if name == "mnli" else "validation"}
-    kept |= {MISMATCHED: MISMATCHED} if name == "mnli" else {}
+    parts, ending = load_parts("nyu-mll/glue", name), "_matched" if name == "mnli" else ""
+    kept = {"train": "train", "validation": f"validation{ending}"} | ({MISMATCHED: MISMATCHED} if ending else {})
     return DatasetDict({split: parts[part].select_columns([*task.texts, "label"]) for split, part in kept.items()})
 
 
@@ -145,8 +137,9 @@ def fine_tune(
     args = copy.deepcopy(args)
     args.eval_strategy = args.save_strategy = "no"  # pyright: ignore[reportAttributeAccessIssue]
     set_seed(args.seed)
+    given = {"num_labels": task.num_labels, "pad_token_id": tokenizer.pad_token_id, **(model_fields or {})}
     trainer = Trainer(
-        _classifier(model_name_or_path, task, tokenizer, model_fields or {}),
+        AutoModelForSequenceClassification.from_pretrained(model_name_or_path, **given),
         args,
         train_dataset=rows["train"],  # pyright: ignore[reportArgumentType]
         eval_dataset=rows["validation"],  # pyright: ignore[reportArgumentType]
@@ -175,17 +168,6 @@ def encoded_rows(
         return {**read, "labels": batch["label"]}
 
     return rows.map(encode, batched=True, remove_columns=rows.column_names)
-
-
-def _classifier(name: str, task: GlueTask, tokenizer: PreTrainedTokenizerBase, fields: Mapping) -> PreTrainedModel:
-    """Return the model with a new classifier."""
-    sizes = {"num_labels": task.num_labels, "pad_token_id": tokenizer.pad_token_id}
-    model, info = AutoModelForSequenceClassification.from_pretrained(name, **sizes, **fields, output_loading_info=True)
-    begin = f"{model.base_model_prefix}."  # BERT's masked model has no pooler
-    lost = [one for one in info["missing_keys"] if one.startswith(begin) and not one.startswith(f"{begin}pooler.")]
-    if lost:
-        raise ValueError(f"{name} lacks {len(lost)} tensors below the classifier, such as {min(lost)}; copy it again")
-    return model
 
 
 def _scores(task: GlueTask, prediction: EvalPrediction) -> dict[str, float]:

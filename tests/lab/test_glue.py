@@ -64,7 +64,6 @@ def test_the_score_of_a_task_is_one_metric_as_published_in_percent():
     numbers = np.array([0.0, 1.0, 2.5, 5.0])
     assert glue_score(GLUE_TASKS["stsb"], numbers, 3 * numbers[:, None] - 1) == pytest.approx(100)
     assert glue_score(GLUE_TASKS["stsb"], numbers, numbers[:, None] ** 3) < 99  # no correlation of ranks
-    assert glue_score(GLUE_TASKS["stsb"], numbers, np.full((4, 1), 2.0)) == 0
 
 
 @pytest.fixture(scope="module")
