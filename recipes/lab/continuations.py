@@ -258,27 +258,18 @@ def format_intervals(rows: Mapping[str, Sequence[Continuations]], units: Mapping
         rows: By model, the continuations of each seed, all after the same prefixes in the same order.
         units: Likewise, of each text what repetition counts, `repetition_units`.
     """
-    counts = {len(continued.tokens) for seeds in rows.values() for continued in seeds}
-    if len(counts) != 1:
-        raise ValueError(f"all models must continue the same prefixes, got {', '.join(map(str, sorted(counts)))} texts")
-    if (count := counts.pop()) < 2:
-        return "One prefix has no interval."
-    from scipy.stats import bootstrap  # takes a second to import
-
     of_texts = {model: np.mean(list(map(_values, seeds, units[model])), axis=0) for model, seeds in rows.items()}
     first = next(iter(of_texts.values()))
+    if len(first) < 2:
+        return "One prefix has no interval."
+    drawn = np.random.default_rng(0).integers(0, len(first), (2000, len(first)))
 
     def interval(column: Callable[[_Means], np.ndarray], values: np.ndarray, reference: np.ndarray | None) -> str:
-        def statistic(numbers: np.ndarray, axis: int) -> np.ndarray:
-            numbers = np.moveaxis(numbers, axis, -1)
-            found = column(np.nanmean(values[numbers], axis=-2))
-            return found if reference is None else found - column(np.nanmean(reference[numbers], axis=-2))
-
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Mean of empty slice|The BCa conf", RuntimeWarning)  # told below
-            resampling: Any = {"n_resamples": 2000, "method": "percentile", "vectorized": True, "rng": 0}
-            low, high = bootstrap((np.arange(count),), statistic, **resampling).confidence_interval
-        if np.isnan(low) or np.isnan(high):  # in some samples no text is long enough
+            warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)  # told below
+            found, *base = (column(np.nanmean(of[drawn], axis=1)) for of in (values, reference) if of is not None)
+        low, high = np.percentile(found - base[0] if base else found, [2.5, 97.5])
+        if np.isnan(low):  # in some samples no text is long enough
             return "too few texts"
         if reference is None:
             return f"{low:.2f} to {high:.2f}"
