@@ -36,7 +36,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, num
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, alignment, *rows))
 
 
-def results_table(results: Results, columns: Mapping[str, str] | None = None) -> str:
+def results_table(results: Results, columns: Mapping[str, str] | None = None, digits: int = 2) -> str:
     """Return a row per model: means over seeds, with standard errors where there are several seeds.
 
     The columns are names of results with their headings; None: all but those of the validation text.
@@ -48,7 +48,7 @@ def results_table(results: Results, columns: Mapping[str, str] | None = None) ->
     | ours | 7.00 | 3 |
     """
     shown = _columns(results, columns)
-    lines = [[name, *(_mean(key, seeds) for key in shown)] for name, seeds in results.items()]
+    lines = [[name, *(_mean(key, seeds, digits) for key in shown)] for name, seeds in results.items()]
     return markdown_table(["model", *shown.values()], lines)
 
 
@@ -100,11 +100,7 @@ def weights_table(results: Results) -> str:
     prefix = "perplexity_"
     names = {key.removeprefix(prefix) for seeds in results.values() for one in seeds for key in one if prefix in key}
     weights = sorted((name for name in names if name.replace(".", "").isdigit()), key=float)
-    lines = [
-        [name, *(format_mean([one.get(f"{prefix}{weight}") for one in seeds], digits=1) for weight in weights)]
-        for name, seeds in results.items()
-    ]
-    return markdown_table(["model", *(f"lambda {weight}" for weight in weights)], lines)
+    return results_table(results, {f"{prefix}{weight}": f"lambda {weight}" for weight in weights}, digits=1)
 
 
 def _columns(results: Results, columns: Mapping[str, str] | None) -> dict[str, str]:
@@ -114,11 +110,11 @@ def _columns(results: Results, columns: Mapping[str, str] | None) -> dict[str, s
     return {key: told for key, told in columns.items() if key in named}
 
 
-def _mean(key: str, seeds: Sequence[Mapping[str, float]]) -> str:
+def _mean(key: str, seeds: Sequence[Mapping[str, float]], digits: int) -> str:
     values = [float(one[key]) if one.get(key) is not None else None for one in seeds]
     if key in _CHOSEN:
         return ", ".join(f"{value:g}" for value in sorted({value for value in values if value is not None}))
-    return format_mean(values, digits=0 if key in ("seconds", "parameters") else 2)
+    return format_mean(values, digits=0 if key in ("seconds", "parameters") else digits)
 
 
 def format_mean(values: Sequence[float | None], digits: int = 2) -> str:
