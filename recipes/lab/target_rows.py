@@ -127,65 +127,64 @@ class MemorySettings(BlockSettings):
 
     model_name_or_path: str = field(default="", metadata={"help": "Causal model, with its tokenizer."})
     k: int = field(default=64, metadata={"help": "Neighbours, of kNN-LM."})
-    distance_temperatures: list[float] = field(
-        default_factory=lambda: [1.0, 3.0, 10.0, 30.0], metadata={"help": "Tried, of kNN-LM."}
-    )
     window: int = field(default=1000, metadata={"help": "W, of the cache."})
-    thetas: list[float] = field(default_factory=lambda: [3.0, 10.0, 30.0], metadata={"help": "Tried, relative."})
     weights: list[float] = field(
         default_factory=lambda: [0.05, 0.1, 0.2, 0.3, 0.45, 0.6], metadata={"help": "Lambdas tried."}
     )
 
 
-def add_memory(make: Callable[..., tuple[Any, dict[str, Any]]], setup: MemorySettings, args: Any) -> dict[str, Any]:
+def add_memory(make: Callable, names: Sequence[str], setup: MemorySettings, args: Any) -> dict[str, Any]:
     """Choose the settings of a memory and measure it; the model, none of whose weights change, is saved beside it.
 
     Args:
-        make: From the model, the blocks of all splits, the settings and a folder, what is mixed in, and its settings.
+        make: From the model, the blocks of all splits, the settings and a folder, what is mixed in.
+        names: Of the memory's settings.
     """
     texts, base, folder = setup.load(), setup.model_name_or_path, Path(args.output_dir)
     tokenizer, model = setup.tokenizer(base, texts), load_model(base)
     blocks: Any = setup.blocks(texts, tokenizer)
-    made, chosen = make(model, blocks, setup, folder)
+    made = make(model, blocks, setup, folder)
     found = cached_perplexities(model, blocks["test"], {"found": made})["found"]
     model.save_pretrained(folder)
+    chosen = {name: getattr(made, name) for name in names}
     return {"perplexity": found.per_token, "seconds_before": (read_results(base) or {})["cpu_seconds"], **chosen}
 
 
-def with_memory(load: Callable[[Any, Path, Any], Any], folder: Path, given: Given) -> System:
+def with_memory(load: Callable, names: Sequence[str], folder: Path, given: Given) -> System:
     """Return a model that writes with the memory that `load` returns, from the model, a folder and its settings."""
-    model = load_model(str(folder))
-    processor = load(model, folder, read_results(folder))
+    model, results = load_model(str(folder)), read_results(folder) or {}
+    processor = load(model, folder, {name: results[name] for name in names})
     return System(model, {"logits_processor": [processor]}, processor)
 
 
-def _make_knn(model: Any, blocks: Any, setup: MemorySettings, folder: Path) -> tuple[Any, dict[str, Any]]:
+def _make_knn(model: Any, blocks: Any, setup: MemorySettings, folder: Path) -> KnnProcessor:
     processor = KnnProcessor(KnnDatastore.build(model, blocks["train"], folder / "store"), model, k=setup.k)
-    processor = processor.tuned(blocks["validation"], temperatures=setup.distance_temperatures, weights=setup.weights)
-    return processor, {name: getattr(processor, name) for name in ("k", "temperature", "weight")}
+    return processor.tuned(blocks["validation"], temperatures=[1.0, 3.0, 10.0, 30.0], weights=setup.weights)
 
 
-def _load_knn(model: Any, folder: Path, chosen: dict[str, Any]) -> KnnProcessor:
-    settings: Any = {name: chosen[name] for name in ("k", "temperature", "weight")}
+def _load_knn(model: Any, folder: Path, settings: dict[str, Any]) -> KnnProcessor:
     return KnnProcessor(KnnDatastore.from_folder(folder / "store"), model, **settings)
 
 
-def _make_cache(model: Any, blocks: Any, setup: MemorySettings, folder: Path) -> tuple[Any, dict[str, Any]]:
-    cache = search_cache(model, blocks["validation"], setup.window, setup.thetas, setup.weights, relative=True)
-    return cache, {name: getattr(cache, name) for name in ("window", "theta", "weight")}
+def _make_cache(model: Any, blocks: Any, setup: MemorySettings, folder: Path) -> NeuralCache:
+    return search_cache(model, blocks["validation"], setup.window, [3.0, 10.0, 30.0], setup.weights, relative=True)
 
 
-def _load_cache(model: Any, folder: Path, chosen: dict[str, Any]) -> Any:
-    settings: Any = {name: chosen[name] for name in ("window", "theta", "weight")}
+def _load_cache(model: Any, folder: Path, settings: dict[str, Any]) -> Any:
     return cache_processor(NeuralCache(**settings, relative=True), model)
 
 
-_WITH_MEMORY = (MemorySettings, TrainingArguments)
+def _memory(make: Callable, load: Callable, *names: str) -> Kind:
+    return Kind(
+        (MemorySettings, TrainingArguments), partial(add_memory, make, names), partial(with_memory, load, names)
+    )
+
+
 KINDS = {
     "tokens": Kind(finetune_gptneo_wdr.SETTINGS, finetune_gptneo_wdr.main, plain),
     "phrases": Kind(train_dynamic_vocab.SETTINGS, train_dynamic_vocab.main, phrases),
     "masked diffusion": Kind(train_mdlm_curve.SETTINGS, bound, filled),
-    "kNN-LM": Kind(_WITH_MEMORY, partial(add_memory, _make_knn), partial(with_memory, _load_knn)),
-    "neural cache": Kind(_WITH_MEMORY, partial(add_memory, _make_cache), partial(with_memory, _load_cache)),
+    "kNN-LM": _memory(_make_knn, _load_knn, "k", "temperature", "weight"),
+    "neural cache": _memory(_make_cache, _load_cache, "window", "theta", "weight"),
 }
 """The kinds of rows, by name."""
