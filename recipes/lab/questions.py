@@ -5,6 +5,7 @@ Source: Gao et al. 2023, "Enabling Large Language Models to Generate Text with C
 
 import gzip
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,7 @@ INSTRUCTIONS = {
     'in quotation marks and with the number of its document after it, like "a sentence of the document"[1].',
 }
 """What a prompt begins with: ALCE's instruction for ASQA, its short one, nothing, or one that asks for quotations."""
-_STOPS, _CLOSING = ".!?\u3002\uff0e\uff01\uff1f", "\"'\u201d\u2019)]\u300d\u300f\uff09"
+_END = re.compile("[.!?\u3002\uff0e\uff01\uff1f]+[\"'\u201d\u2019)\\]\u300d\u300f\uff09]*$")
 
 
 @dataclass
@@ -205,9 +206,7 @@ def cited_answer(
         if quotes:
             said = max(split(documents[best]["text"]), key=lambda one: len(wanted.intersection(word_runs(one))))
             return f'"{said}"[{best + 1}]'
-        closed = sentence.rstrip(_CLOSING)
-        words = closed.rstrip(_STOPS)  # no regular expression, which would try each run of stops from each of them
-        end = len(words if words != closed else sentence)
+        end = match.start() if (match := _END.search(sentence)) else len(sentence)
         return f"{sentence[:end]}[{best + 1}]{sentence[end:]}"
 
     return " ".join(dict.fromkeys(map(cited, split(" ".join(annotations[0]["long_answer"].split())))))

@@ -106,10 +106,3 @@ def test_the_demonstration_is_the_question_whose_documents_say_most_of_its_answe
     assert choose_demonstration([DOGS, short], 1)[0] is short
     with pytest.raises(ValueError, match="2 documents"):
         choose_demonstration([short], 2)
-
-
-def test_a_sentence_of_stops_alone_is_cited_without_trying_each_of_them():
-    documents = [{"title": "Cats", "text": "Cats sleep."}]
-    text = f"Cats sleep{'!' * 200_000}"
-    assert cited_answer([{"long_answer": f"{text}a"}], documents, lambda text: [text]) == f"{text}a[1]"
-    assert cited_answer([{"long_answer": text}], documents, lambda text: [text]) == text.replace("!", "[1]!", 1)
