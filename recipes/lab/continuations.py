@@ -26,15 +26,7 @@ from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.baselines.multiword_tokens import multiword_tokenizer
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.data.words import words_and_marks
-from hf_targets.evaluation.continuations import (
-    Continuations,
-    Expand,
-    Prefix,
-    PrefixBegin,
-    Prepare,
-    WordsOf,
-    repetition_units,
-)
+from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, Prepare, WordsOf, repetition_units
 from hf_targets.evaluation.repetition import ORDERS, Text, repeated_ngrams
 from hf_targets.extras import require
 from hf_targets.retrieval.encoders import load_encoder
@@ -50,7 +42,6 @@ class ContinuationSettings(TextSettings):
     """Prefixes, the documents whose phrases follow them, and how models write."""
 
     split: Literal["test", "validation"] = field(default="test", metadata={"help": "Text that has the prefixes."})
-    prefix_begin: PrefixBegin = field(default="rows", metadata={"help": "First tokens of paragraphs, or anywhere."})
     num_prefixes: int = field(default=100, metadata={"help": "How many, spread evenly over the text."})
     prefix_tokens: int = field(default=32, metadata={"help": "Tokens of a prefix."})
     new_tokens: int = field(default=128, metadata={"help": "Tokens to generate."})
@@ -91,8 +82,7 @@ class ContinuationSettings(TextSettings):
     def prefixes(self, texts: Mapping, tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
         """Return the prefixes of the split's text, as `take_prefixes` takes them."""
         rows: Any = tokenizer(list(texts[self.split]["text"]), add_special_tokens=False, verbose=False)["input_ids"]
-        sizes = {"prefix_tokens": self.prefix_tokens, "new_tokens": self.new_tokens}
-        return take_prefixes(rows, self.num_prefixes, begin=self.prefix_begin, **sizes)
+        return take_prefixes(rows, self.num_prefixes, prefix_tokens=self.prefix_tokens, new_tokens=self.new_tokens)
 
     def documents(self, rows: Sequence[str]) -> tuple[dict[str, str], DocumentRetriever]:
         """Return documents cut from `rows`, and what finds them."""
