@@ -34,7 +34,6 @@ from lab.embeddings import (
     inspect_embeddings,
     inspection_rows,
     load_language_model,
-    read_word_vectors,
     token_frequencies,
     train_digit_classifier,
     train_word_vectors,
@@ -65,9 +64,6 @@ class Setup:
     num_states: int = field(
         default=5000, metadata={"help": "Hidden states of this text that a direction must be negative with. 0: none."}
     )
-    word_vectors: str | None = field(
-        default=None, metadata={"help": "File in the format of word2vec, for comparison; binary if its name has .bin."}
-    )
     word2vec: bool = field(default=False, metadata={"help": "Train word2vec on the text, for comparison."})
     classifier: str | None = field(
         default=None,
@@ -79,10 +75,8 @@ class Setup:
     output_dir: str = field(default="runs/inspect_embeddings", metadata={"help": "Folder of the page."})
 
     def __post_init__(self) -> None:
-        if not (self.models or self.table or self.word_vectors or self.word2vec or self.classifier):
-            raise ValueError(
-                "there must be embeddings to look at; give models, a table, word_vectors, word2vec or a classifier"
-            )
+        if not (self.models or self.table or self.word2vec or self.classifier):
+            raise ValueError("there must be embeddings to look at; give models, a table, word2vec or a classifier")
         if self.word2vec and self.dataset is self.pairs is self.table is None:
             raise ValueError("word2vec is trained on a text; give a dataset, pairs or a table")
 
@@ -108,7 +102,7 @@ def inspect_model(name: str, texts: Dataset | None, pairs: Dataset | None, num_s
     read = [one for column in ("source", "target", "text") if column in text.column_names for one in text[column]]
     frequencies = token_frequencies(read, tokenizer, len(model.get_output_embeddings().weight))
     if not num_states:
-        return inspect_embeddings(model, frequencies=frequencies)
+        return inspect_embeddings(model, frequencies)
     rows: Any
     collator = None
     if text is pairs:
@@ -117,7 +111,7 @@ def inspect_model(name: str, texts: Dataset | None, pairs: Dataset | None, num_s
     else:
         rows = pack_blocks(text, tokenizer, min(64, length or 64)).with_format("torch", ["input_ids", "attention_mask"])
     batches = DataLoader(rows, 8, collate_fn=collator)
-    return inspect_embeddings(model, frequencies=frequencies, hidden_states=softmax_inputs(model, batches, num_states))
+    return inspect_embeddings(model, frequencies, softmax_inputs(model, batches, num_states))
 
 
 def main(setup: Setup) -> None:
@@ -131,14 +125,12 @@ def main(setup: Setup) -> None:
     if setup.dataset is not None:
         texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)["train"]
     found = {Path(name).name: inspect_model(name, texts, pairs, setup.num_states) for name in models}
-    if setup.word_vectors is not None:
-        found[Path(setup.word_vectors).name] = inspect_embeddings(read_word_vectors(setup.word_vectors))
     if setup.word2vec:
         read = texts["text"] if texts is not None else pairs["target"]  # pyright: ignore[reportOptionalSubscript]
         found["word2vec"] = inspect_embeddings(train_word_vectors(read))
     if setup.classifier is not None:
         weight, states, labels = train_digit_classifier(setup.classifier)
-        found[Path(setup.classifier).name] = inspect_embeddings(weight, hidden_states=states, labels=labels)
+        found[Path(setup.classifier).name] = inspect_embeddings(weight, states=states, labels=labels)
     folder, table = Path(setup.output_dir), markdown_table(["", *found], inspection_rows(found))
     write_results(folder, {name: one.numbers() for name, one in found.items()})
     page = f"# Embeddings\n\n{table}\n\n{write_figures(found, folder)}\n\nCommand: `{command_line()}`\n"

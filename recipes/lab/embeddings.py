@@ -71,23 +71,17 @@ class Inspection:
 
 
 def inspect_embeddings(
-    model_or_weight: Any,
-    *,
-    frequencies: Tensor | None = None,
-    hidden_states: Tensor | None = None,
-    labels: Tensor | None = None,
+    model_or_weight: Any, frequencies: Tensor | None = None, states: Tensor | None = None, labels: Tensor | None = None
 ) -> Inspection:
     """Return how embeddings lie, and whether a direction is negative with all of the hidden states (states, d).
 
-    Args:
-        labels: (states,), the class of each state, which a figure then shows; None: the states are not shown.
+    Labels (states,) are the class of each state, which a figure then shows; without them the states are not shown.
     """
     geometry = embedding_geometry(model_or_weight, frequencies)
     counts = None if frequencies is None else frequencies[geometry.is_row]
-    certificate = None if hidden_states is None else direction_certificate(hidden_states)
-    if hidden_states is None or labels is None:
-        return Inspection(geometry, counts, certificate)
-    return Inspection(geometry, counts, certificate, hidden_states.double() @ geometry.plane.T, labels)
+    certificate = None if states is None else direction_certificate(states)
+    seen = None if states is None or labels is None else states.double() @ geometry.plane.T
+    return Inspection(geometry, counts, certificate, seen, labels)
 
 
 def inspection_rows(inspections: Mapping[str, Inspection]) -> list[list[str]]:
@@ -128,14 +122,6 @@ def token_frequencies(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, 
         found = tokenizer(list(texts[start : start + 1000]), add_special_tokens=False, verbose=False)["input_ids"]
         counts += torch.bincount(torch.tensor([one for row in found for one in row]).long(), minlength=vocab_size)
     return counts
-
-
-def read_word_vectors(path: str) -> Tensor:
-    """Return the vectors (words, d) of a file in the format of word2vec, binary if its name has `.bin`."""
-    models = require("gensim.models", extra="geometry")
-    return torch.from_numpy(
-        models.KeyedVectors.load_word2vec_format(path, binary=".bin" in Path(path).suffixes).vectors
-    )
 
 
 def train_word_vectors(texts: Sequence[str], *, size: int = 300, min_count: int = 5, seed: int = 0) -> Tensor:

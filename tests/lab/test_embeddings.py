@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerFast
 from lab.embeddings import (
     inspect_embeddings,
     inspection_rows,
-    read_word_vectors,
     token_frequencies,
     train_digit_classifier,
     train_word_vectors,
@@ -25,10 +24,7 @@ def test_the_tokens_of_a_text_are_counted():
     assert token_frequencies(["a b a", "", "b a c"], tokenizer, 5).tolist() == [1, 3, 2, 0, 0]
 
 
-def test_word_vectors_are_read_from_a_file_and_learnt_from_text(tmp_path):
-    file = tmp_path / "vectors.txt"
-    file.write_text("2 3\nsea 1 0 2\nship 0.5 1 0\n")
-    assert read_word_vectors(str(file)).tolist() == [[1, 0, 2], [0.5, 1, 0]]
+def test_word_vectors_are_learnt_from_text():
     texts = ["the sea and the ship\nthe ship and the sea\n"] * 20
     vectors = train_word_vectors(texts, size=8)
     assert vectors.shape == (4, 8) and torch.equal(vectors, train_word_vectors(texts, size=8))
