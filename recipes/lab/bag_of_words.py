@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from hf_targets import MultiTokenSeq2SeqTrainer, MultiTokenTrainer, MultiTokenTrainingArguments
+from hf_targets import MultiTokenSeq2SeqTrainer, MultiTokenTrainer
 from hf_targets.backbones.alignment import next_targets
 from hf_targets.maths.losses import bag_of_words_losses, target_count
 
@@ -17,7 +17,6 @@ class BagOfWordsSettings:
     first_weight: float = field(default=0.1, metadata={"help": "k, the weight in the first epoch."})
     rise: float = field(default=0.1, metadata={"help": "Alpha, by how much the weight rises each epoch."})
     most_weight: float = field(default=1.0, metadata={"help": "Lambda, the highest weight."})
-    absent_words: bool = field(default=False, metadata={"help": "Whether words that are not in the target count too."})
 
 
 class CausalBagOfWordsTrainer(MultiTokenTrainer):
@@ -31,25 +30,14 @@ class CausalBagOfWordsTrainer(MultiTokenTrainer):
         version of Heo et al. has it (its table 3).
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        args: MultiTokenTrainingArguments,
-        *,
-        bag: BagOfWordsSettings | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, args, **kwargs)
+    def __init__(self, *args: Any, bag: BagOfWordsSettings, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         if self.has_heads:
             raise ValueError("bags of words are a baseline without heads; give the model's .backbone")
-        self.bag = BagOfWordsSettings() if bag is None else bag
+        self.bag = bag
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Compute the loss as the baseline without bags does, and in training add that of the bags."""
         labels = inputs["labels"]
@@ -58,7 +46,7 @@ class CausalBagOfWordsTrainer(MultiTokenTrainer):
             risen = self.bag.first_weight + self.bag.rise * int(self.state.epoch or 0.0)
             weight = min(self.bag.most_weight, risen)
             targets = next_targets(labels, inputs.get("attention_mask")) if self.shifts_labels else labels
-            bags = bag_of_words_losses(outputs.logits, targets, absent_words=self.bag.absent_words).sum()
+            bags = bag_of_words_losses(outputs.logits, targets).sum()
             count = target_count(labels, num_items_in_batch)
             loss = loss + weight * bags / count * self._loss_scale(num_items_in_batch)
         return (loss, outputs) if return_outputs else loss

@@ -109,7 +109,7 @@ def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
     evaluated = trainer.evaluate()
     assert evaluated["eval_perplexity"] > 1
     with pytest.raises(ValueError, match="a baseline without heads"):
-        trainer_of(make(), tmp_path, BagOfWordsTrainer)
+        trainer_of(make(), tmp_path, BagOfWordsTrainer, bag=bag)
 
 
 def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):
