@@ -111,6 +111,4 @@ def sample_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prom
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
     positions = max_positions(model.config)
     room = 48 if positions is None else min(48, positions - inputs["input_ids"].shape[1])
-    if room < 1:
-        return prompt
     return str(tokenizer.decode(model.generate(**inputs, max_new_tokens=room, do_sample=True, top_p=0.9)[0]))  # pyright: ignore

@@ -132,16 +132,13 @@ class ComparisonSettings(ContinuationSettings):
 
     def multiword(self, tokenizer: PreTrainedTokenizerBase, rows: Sequence[str]) -> PreTrainedTokenizerBase | None:
         """Return a tokenizer that has the most frequent pairs of words of `rows`, None without them."""
-        if self.multiword_tokens is None:
-            return None
-        return multiword_tokenizer(tokenizer, rows, self.multiword_tokens)[0]
+        size = self.multiword_tokens
+        return None if size is None else multiword_tokenizer(tokenizer, rows, size)[0]
 
 
 def document_retriever(documents: Mapping[str, str], encoder: Sequence[str]) -> DocumentRetriever:
     """Return what finds documents by the vectors of an encoder, by DPR's two, or by words if there is none."""
-    if not encoder:
-        return DocumentRetriever.lexical(documents)
-    return DocumentRetriever(documents, load_encoder(*encoder))
+    return DocumentRetriever(documents, load_encoder(*encoder)) if encoder else DocumentRetriever.lexical(documents)
 
 
 def with_phrases(model: DynamicVocabForCausalLM, phrases_of: PhrasesOf, settings: ContinuationSettings) -> Prepare:

@@ -80,7 +80,7 @@ class DraftText:
         if self.dataset is not None:
             return pack_blocks(self._corpus()["train"], tokenizer, self.block_size)
         if self.prompts is None:
-            return self._written(base, [[_first_token(tokenizer)]] * self.num_generated)
+            return self._written(base, [_begin(tokenizer)] * self.num_generated)
         prompts = self._turns(tokenizer, self.prompts, self.prompt_column, "train")
         fitting = [prompt for prompt in prompts if 2 * len(prompt) <= self.block_size][: self.num_generated]
         return self._written(base, fitting)
@@ -94,7 +94,7 @@ class DraftText:
         elif self.dataset is not None:
             prompts = pack_blocks(self._corpus()["validation"], tokenizer, self.block_size)["input_ids"]
         else:
-            prompts = self._written(base, [[_first_token(tokenizer)]] * self.num_prompts, 1)
+            prompts = self._written(base, [_begin(tokenizer)] * self.num_prompts, 1)
             prompts = prompts["input_ids"]
         if self.test_prompts is None and self.prompts is None:
             prompts = [prompt[: self.prompt_tokens] for prompt in prompts[: self.num_prompts]]
@@ -109,7 +109,6 @@ class DraftText:
         return write_texts(base, prompts, self.cache_dir, seed=seed, **told)
 
     def _turns(self, tokenizer: Any, name: str, column: str, split: str) -> list[Any]:
-        """Return prompts as the model reads them, of a split of a data set."""
         parts = load_parts(name)
         part, numbers = split_rows({name: len(rows) for name, rows in parts.items()}, name)[split]
         texts = [text.strip() for text in parts[part].select(numbers)[column]]
@@ -117,9 +116,5 @@ class DraftText:
         return [encode_prompt(tokenizer, one)["input_ids"][0].tolist() for one in asked]  # pyright: ignore
 
 
-def _first_token(tokenizer: Any) -> int:
-    """Return the token that begins a text."""
-    first = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if isinstance(id_, int)), None)
-    if first is None:
-        raise ValueError("a text begins with the tokenizer's bos_token or eos_token, and it has neither; set either")
-    return first
+def _begin(tokenizer: Any) -> list[int]:
+    return [tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id]

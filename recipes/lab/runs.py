@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from transformers import TrainerState
 
 from hf_targets.training.checkpoints import newest_checkpoint
 from lab.results import read_results, shareable, write_json, write_results
@@ -215,12 +216,9 @@ def run_folder(name: str, seed: int | str) -> str:
 
 def histories(output_dir: str | Path, rows: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[dict]]]:
     """Return Trainer's logs of all runs that kept theirs (`save_state`), as `plot_learning_curves` takes them."""
-
-    def log(name: str, seed: int) -> list[dict]:
-        file = Path(output_dir, run_folder(name, seed), "trainer_state.json")
-        return json.loads(file.read_text(encoding="utf-8"))["log_history"]
-
-    return {name: [log(name, seed) for seed in seeds] for name in rows}
+    folders = {name: [Path(output_dir, run_folder(name, seed)) for seed in seeds] for name in rows}
+    state = TrainerState.load_from_json
+    return {name: [state(str(one / "trainer_state.json")).log_history for one in of] for name, of in folders.items()}
 
 
 def _is_first() -> bool:
