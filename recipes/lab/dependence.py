@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from datasets import Dataset
@@ -103,19 +104,17 @@ def plot_dependence(models: Mapping[str, Sequence[Dependence]], path: Path | str
 
     Source: Heo and Choi, "Sentence Curve Language Models", figure 6.
     """
-    disturbances = list(dict.fromkeys(one.disturbance for found in models.values() for one in found))
-    figure = new_figure(1 + 4 * len(disturbances), 4)
-    panels = figure.subplots(1, len(disturbances), sharey=True, squeeze=False)[0]
-    for axes, disturbance in zip(panels, disturbances, strict=True):
+    figure, told = new_figure(9, 4), {"dropout": "dropout rate", "noise": "norm of noise / norm of state"}
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, disturbance in zip(panels, told, strict=True):
         for number, (name, found) in enumerate(models.items()):
             alike = [one for one in found if one.disturbance == disturbance]
             strengths = sorted({one.strength for one in alike})
             for value, style in (("correlation", "-"), ("unbiased", "--")):
                 groups = [[getattr(one, value) for one in alike if one.strength == strength] for strength in strengths]
-                means = [sum(group) / len(group) for group in groups]
                 label = name if value == "correlation" else f"{name}, bias-corrected"
-                axes.plot(strengths, means, style, color=f"C{number}", marker=".", label=label)
-        axes.set(xlabel={"dropout": "dropout rate", "noise": "norm of noise / norm of state"}[disturbance])
+                axes.plot(strengths, [*map(fmean, groups)], style, color=f"C{number}", marker=".", label=label)
+        axes.set(xlabel=told[disturbance])
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     panels[0].set(ylabel="distance correlation of two words' logits")

@@ -81,7 +81,6 @@ def target_vectors(
 
 
 def _names(ids: set[int], tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """Return a name of each token, which no other has."""
     texts = {id_: str(tokenizer.decode([id_])).strip() for id_ in ids}
     counts = Counter(texts.values())
     written = {id_: str(tokenizer.convert_ids_to_tokens([id_])[0]) for id_ in ids}

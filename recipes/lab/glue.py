@@ -67,7 +67,6 @@ GLUE_TASKS = {
 MISMATCHED = "validation_mismatched"
 """A second validation split, of MNLI."""
 
-
 SCORES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": metrics.accuracy_score,
     "f1": metrics.f1_score,

@@ -176,10 +176,7 @@ def choose_demonstration(
         return len(wanted & {word for one in each[1] for word in word_runs(one["text"])}) / max(len(wanted), 1)
 
     enough = (question for question in questions if len(question["docs"]) >= num_documents)
-    shown = [(question, shown_documents(question, num_documents, document_words)) for question in enough]
-    if not shown:
-        raise ValueError(f"a demonstration needs {num_documents} documents, and no question that is left has them")
-    return max(shown, key=share)
+    return max(((one, shown_documents(one, num_documents, document_words)) for one in enough), key=share)
 
 
 def cited_answer(

@@ -20,7 +20,6 @@ class VectorSettings(TextSettings):
     dim: int = field(default=768, metadata={"help": "Width of made vectors."})
     num_queries: int = field(default=64, metadata={"help": "Queries of a batch."})
     num_fitted: int = field(default=0, metadata={"help": "Other queries, which indexes on disk are fitted to."})
-    cluster_size: int = field(default=64, metadata={"help": "Vectors of a cluster; as many as k is the worst case."})
     metric: Literal["inner_product", "distance"] = field(default="inner_product", metadata={"help": "What is near."})
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Whose phrases and states; None: made ones."}
@@ -35,9 +34,9 @@ class VectorSettings(TextSettings):
 def clustered(setup: VectorSettings, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Return vectors (vectors, dim) in clusters around random directions, queries near some, and others to fit to.
 
-    They share a vector, and differ in length (log-normal, sigma .25).
+    They share a vector, and differ in length (log-normal, sigma .25). A cluster has 64 vectors, about.
     """
-    centres = torch.randn(max(1, setup.num_vectors // setup.cluster_size), setup.dim, generator=generator)
+    centres = torch.randn(max(1, setup.num_vectors // 64), setup.dim, generator=generator)
     centres += 0.5 * torch.randn(setup.dim, generator=generator)
     vectors = torch.randn(setup.num_vectors, setup.dim, generator=generator)
     for block in vectors.split(65536):
