@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from hf_targets.evaluation.perplexity import num_prefix_tokens, perplexity_of_ge
 from hf_targets.evaluation.repetition import measure_repetition
 from hf_targets.evaluation.timing import settled_time
 
-PrefixBegin = Literal["rows", "anywhere"]
 Expand = Callable[[int], list[int]]
 WordsOf = Callable[[str], Sequence[str]]
 """Cuts a text into words."""
@@ -37,54 +36,44 @@ def take_prefixes(
     *,
     prefix_tokens: int = 32,
     new_tokens: int = 128,
-    begin: PrefixBegin = "rows",
 ) -> list[Prefix]:
     """Return prefixes and their references from a text, spread evenly over it and without overlap.
+
+    A prefix is the beginning of a row with at least `prefix_tokens` tokens, so headings are left out, and it begins a
+    sentence if rows do.
 
     Args:
         rows: Token ids of a text, in order; each row is a paragraph or a sentence.
         num_prefixes: Number of prefixes, 1 or more.
         prefix_tokens: Length of a prefix in tokens.
         new_tokens: Length of a reference in tokens; it may continue into the next rows.
-        begin: `"rows"`: a prefix is the beginning of a row with at least `prefix_tokens` tokens, so headings are
-            left out, and it begins a sentence if rows do. `"anywhere"`: most prefixes begin inside a sentence.
     Raises:
-        ValueError: If `begin` is unknown, or the text is too short for that many prefixes.
+        ValueError: If the text is too short for that many prefixes.
     Source: Liu et al., "Generation with Dynamic Vocabulary", section 3.2: the model reads the first 32 tokens of each
         test sample and writes 128. The paper does not define a sample.
 
     >>> take_prefixes([[1], [2, 3, 4], [5, 6]], 2, prefix_tokens=2, new_tokens=0)
     [Prefix(tokens=[2, 3], reference=[]), Prefix(tokens=[5, 6], reference=[])]
-    >>> take_prefixes([[1, 2, 3], [4, 5, 6]], 2, prefix_tokens=1, new_tokens=2, begin="anywhere")
-    [Prefix(tokens=[1], reference=[2, 3]), Prefix(tokens=[4], reference=[5, 6])]
     """
-    if begin not in get_args(PrefixBegin) or prefix_tokens < 1 or num_prefixes < 1:
-        raise ValueError(
-            f"begin must be one of {get_args(PrefixBegin)}, with a prefix of a token or more, got {begin!r}, "
-            f"{num_prefixes=} and {prefix_tokens=}"
-        )
+    if prefix_tokens < 1 or num_prefixes < 1:
+        raise ValueError(f"there must be a prefix, of a token or more, got {num_prefixes=} and {prefix_tokens=}")
     ids: list[int] = []
     row_starts = []
     for row in rows:
         row_starts += [len(ids)] if len(row) >= prefix_tokens else []
         ids += map(int, row)
     length = prefix_tokens + new_tokens
-    starts = [start * length for start in range(len(ids) // length)]
-    if begin == "rows":
-        starts, free_from = [], 0
-        for start in row_starts:
-            if free_from <= start <= len(ids) - length:
-                starts.append(start)
-                free_from = start + length
+    starts, free_from = [], 0
+    for start in row_starts:
+        if free_from <= start <= len(ids) - length:
+            starts.append(start)
+            free_from = start + length
     if num_prefixes > len(starts):
         raise ValueError(
             f"a text of {len(ids)} tokens has at most {len(starts)} prefixes of {prefix_tokens} tokens with "
-            f"{new_tokens} tokens after each, got num_prefixes={num_prefixes}; ask for fewer, or begin anywhere"
+            f"{new_tokens} tokens after each, got num_prefixes={num_prefixes}; ask for fewer"
         )
-    if begin == "anywhere":
-        starts = [len(ids) // num_prefixes * number for number in range(num_prefixes)]
-    else:
-        starts = [starts[len(starts) * number // num_prefixes] for number in range(num_prefixes)]
+    starts = [starts[len(starts) * number // num_prefixes] for number in range(num_prefixes)]
     return [Prefix(ids[s : s + prefix_tokens], ids[s + prefix_tokens : s + length]) for s in starts]
 
 

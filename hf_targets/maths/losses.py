@@ -293,15 +293,13 @@ def ngram_weights(num_heads: int, loss_weight: float) -> list[float]:
 
 
 def bag_of_words_losses(
-    logits: Float[Tensor, "batch time vocab"], targets: Int[Tensor, "batch time"], *, absent_words: bool = False
+    logits: Float[Tensor, "batch time vocab"], targets: Int[Tensor, "batch time"]
 ) -> Float[Tensor, "batch"]:
     """Return each row's -sum over the distinct words b of its target of log sigmoid(sum_t s_t[b]), 0 without targets.
 
-    s_t are the logits of position t; positions without a target are left out of the sum.
+    s_t are the logits of position t; positions without a target are left out of the sum. As in the paper, words that
+    are not in the target do not count: the loss falls if the logits of all words rise alike.
 
-    Args:
-        absent_words: Whether the words that are not in the target count too, as log(1 - sigmoid(...)). Without them, as
-            in the paper, the loss falls if the logits of all words rise alike, which changes no translation.
     Source: Ma et al. 2018, "Bag-of-Words as Target for Neural Machine Translation", sections 2.3 and 2.4. Its published
         program labels all words of the vocabulary as present, as it compares counts with >= 0.
     """
@@ -310,9 +308,4 @@ def bag_of_words_losses(
     scores = (logits.to(full) * is_target[..., None]).sum(dim=1)
     words = targets.masked_fill(~is_target, 0)
     counts = torch.zeros_like(scores).scatter_add_(1, words, is_target.to(full))
-    present = counts > 0
-    said = F.logsigmoid(scores).masked_fill(~present, 0.0).sum(dim=1)
-    if not absent_words:
-        return -said
-    silent = F.logsigmoid(-scores).masked_fill(present | ~is_target.any(dim=1, keepdim=True), 0.0).sum(dim=1)
-    return -(said + silent)
+    return -F.logsigmoid(scores).masked_fill(counts == 0, 0.0).sum(dim=1)

@@ -20,19 +20,8 @@ TEXT = "the cat sat on the mat and the dog ran over the hill\n"
 TOKENIZER = train_bpe_tokenizer([TEXT] * 3, 300)
 
 
-def test_prefixes_and_references_are_the_text_in_order():
-    ids = list(range(1000))
-    prefixes = take_prefixes([ids[:300], ids[300:]], 5, prefix_tokens=32, new_tokens=128, begin="anywhere")
-    for number, prefix in enumerate(prefixes):
-        start = number * 200
-        assert prefix.tokens + prefix.reference == ids[start : start + 160]
-        assert len(prefix.tokens) == 32
-
-
 def test_prefixes_that_do_not_fit_are_refused_with_how_many_do():
     with pytest.raises(ValueError, match=r"has at most 6 prefixes .*; ask for fewer"):
-        take_prefixes([list(range(1000))], 7, prefix_tokens=32, new_tokens=128, begin="anywhere")
-    with pytest.raises(ValueError, match=r"at most 6 prefixes"):
         take_prefixes([[1], *[list(range(200))] * 6], 7, prefix_tokens=32, new_tokens=128)
 
 
@@ -49,8 +38,6 @@ def test_prefixes_begin_with_paragraphs_that_have_as_many_tokens_and_do_not_over
         assert prefix.tokens + prefix.reference == list(range(prefix.tokens[0], prefix.tokens[0] + 100))
     rows = [list(range(start, start + 200)) for start in range(0, 1200, 200)]
     assert [prefix.tokens[0] for prefix in take_prefixes(rows, 3)] == [0, 400, 800]
-    with pytest.raises(ValueError, match="sentences"):
-        take_prefixes(rows, 4, begin="sentences")
     with pytest.raises(ValueError, match="num_return_sequences"):
         continue_prefixes(make_backbone("gpt2"), prefixes, new_tokens=2, num_return_sequences=2)
 
