@@ -338,7 +338,7 @@ def one_text(free):
     return allowed
 
 
-@pytest.mark.parametrize("way", ["text", "chain", "tree"])
+@pytest.mark.parametrize("way", ["text", "chain", "tree", "auto"])
 @pytest.mark.parametrize(
     "given",
     [
@@ -355,8 +355,8 @@ def one_text(free):
 @pytest.mark.parametrize("cpu", [True, False])
 def test_what_generate_is_given_acts_as_without_drafts(way, given, cpu, monkeypatch):
     model, (ids, mask) = make_drafting_model("llama"), left_padded()
-    drafts = {"text": {"custom_generate": draft()}, "chain": {"draft_tokens": 3}}.get(way)
-    drafts = drafts or {"draft_tokens": 3, "draft_branches": 3}
+    drafts = {"draft_tokens": "auto" if way == "auto" else 3, "draft_branches": 3 if way == "tree" else 1}
+    drafts = {"custom_generate": draft()} if way == "text" else drafts
     told = {"attention_mask": mask, **TOLD, "eos_token_id": None, **given}
     if "max_new_tokens" in given:
         told["eos_token_id"] = [*range(12)]
@@ -373,7 +373,7 @@ def test_what_generate_is_given_acts_as_without_drafts(way, given, cpu, monkeypa
     monkeypatch.setattr(torch.Tensor, "is_cpu", cpu)
     output = model.generate(ids, **told, **drafts)
     assert torch.equal(output.sequences, plain.sequences)
-    assert way == "text" or "watermarking_config" in given or output.num_accepted_tokens
+    assert way in ("text", "auto") or "watermarking_config" in given or output.num_accepted_tokens
 
 
 def test_rows_that_end_leave_the_states_of_their_sources_also_in_a_tuple():

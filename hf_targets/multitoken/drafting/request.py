@@ -53,7 +53,7 @@ def _check_auto(
     model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig, criteria: StoppingCriteriaList
 ) -> None:
     """Raise an error if drafts that are not always made would change the text."""
-    simple = all(isinstance(criterion, EosTokenCriteria | MaxLengthCriteria) for criterion in criteria)
+    simple = all(type(criterion) in (EosTokenCriteria, MaxLengthCriteria) for criterion in criteria)
     if len(input_ids) > 1 and (config.do_sample or not simple):
         raise ValueError("several rows that are sampled or have stopping criteria of their own would differ")
     if config.do_sample and not simple:
