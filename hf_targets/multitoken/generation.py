@@ -71,18 +71,19 @@ class HeadsGenerationMixin(GenerationMixin):
             ensemble_weight: Lambda, in [0, 1]; in the end that of the model's configuration. Drafts are then verified
                 against the ensemble.
             draft_tokens: k in [1, N - 1]: heads 1 to k guess one token each. 0 drafts nothing. With
-                `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of. "auto"
-                chooses in each pass among tokens that the heads guess, tokens that followed the last ones earlier in
-                the text (up to `prompt_lookup_num_tokens`, or 4), and none, by what has paid (`AutoDrafts`). The text
-                is the one without drafts; sampled texts of several rows are therefore decoded plainly, and so is
-                any text if the weights are sharded. Beam search and models without a cache give Transformers' own
-                output.
-            draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1. With a backbone that
-                takes no tree mask, or an ensemble, drafts are chains; a log line then says so.
+                `prompt_lookup_num_tokens`, matches in the text replace guesses that the heads are unsure of; in a tree
+                they are a path beside the guesses. "auto" chooses in each pass among tokens that the heads guess,
+                tokens that followed the last ones earlier in the text (up to `prompt_lookup_num_tokens`, or 4), and
+                none, by what has paid (`AutoDrafts`). The text is the one without drafts; sampled texts of several rows
+                are therefore decoded plainly, and so is any text if the weights are sharded. Beam search and models
+                without a cache give Transformers' own output.
+            draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1. Several pay for one
+                text, as long as further tokens of a pass cost little. With a backbone that takes no tree mask, or an
+                ensemble, drafts are chains; a log line then says so.
         Raises:
-            ValueError: If a value is out of range, or drafting is combined with beams, another assistant, prompt lookup
-                in trees, a cache from which tokens cannot be dropped, attention weights or hidden states as output, or
-                a backbone without a cache.
+            ValueError: If a value is out of range, or drafting is combined with beams, another assistant, a cache
+                from which tokens cannot be dropped, attention weights or hidden states as output, or a backbone without
+                a cache.
         Related: drafts are verified by logits of a whole chunk. If two tokens are equally probable up to rounding, the
             choice may differ from that of decoding one token at a time.
         """
@@ -161,10 +162,8 @@ class HeadsGenerationMixin(GenerationMixin):
                 f"draft_tokens must be in [1, {most}], as the model has {most} heads, got {tokens!r}; give 0 to draft "
                 'nothing, or "auto"'
             )
-        if type(branches) is not int or branches < 1 or (auto and branches > 1):
-            raise ValueError(
-                f'draft_branches must be an integer, 1 or more, and 1 with draft_tokens="auto", got {branches}'
-            )
+        if type(branches) is not int or branches < 1:
+            raise ValueError(f"draft_branches must be an integer, 1 or more, got {branches}")
         problem = None
         if not self._supports_default_dynamic_cache() or self.backbone._is_stateful:
             problem = f"{type(self.backbone).__name__} has no dynamic key-value cache to remove rejected tokens from"
@@ -256,16 +255,16 @@ class HeadsGenerationMixin(GenerationMixin):
         weight, asked = model_kwargs.get("ensemble_weight"), config.prompt_lookup_num_tokens
         if drafts is None and (drafting.auto or asked is not None):
             drafts = Drafts(asked or LOOKUP_TOKENS, most=min(config.max_matching_ngram_size or MOST, MOST))
+        drafting = self._without_branches(drafting, weight)
         if drafting.auto and drafts is not None:
             self._auto_drafts = {} if self._auto_drafts is None else self._auto_drafts
-            conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), drafts.num_tokens
-            sizes = {"lookup": drafts.num_tokens, "heads": drafting.num_tokens}
+            sizes = {"lookup": drafts.num_tokens, "heads": drafting.num_tokens * drafting.num_branches}
+            conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), *sizes.values()
             auto = self._auto_drafts.setdefault((*conditions, *drafts.others), AutoDrafts(sizes, input_ids.device))
         least = 2 if drafting.num_tokens else None  # heads know better than one token does
         lookup = drafts and drafts.lookup_for(self, input_ids, source, model_kwargs, least=least)
-        settings = self._without_branches(drafting, weight, looks_up=drafts is not None)
         prepared = streamer, logits_processor, stopping_criteria, config
-        return DraftingLoop(self, input_ids, model_kwargs, *prepared, lookup, settings, auto).run(input_ids)
+        return DraftingLoop(self, input_ids, model_kwargs, *prepared, lookup, drafting, auto).run(input_ids)
 
     def _decode_by(
         self, drafts: Drafts, input_ids: Tensor, source: Any, given: dict[str, Any], streamer: Any, *prepared: Any
@@ -276,14 +275,10 @@ class HeadsGenerationMixin(GenerationMixin):
         told = {"source": source, "drafts": drafts, "streamer": streamer}
         return self._decode(plain, input_ids, drafting, *prepared, **told, **given)
 
-    def _without_branches(
-        self, drafting: DraftSettings, ensemble_weight: float | None, *, looks_up: bool
-    ) -> DraftSettings:
+    def _without_branches(self, drafting: DraftSettings, ensemble_weight: float | None) -> DraftSettings:
         """Return the settings, changed to those of a chain if a tree cannot be verified."""
         if drafting.num_branches == 1:
             return drafting
-        if looks_up:
-            raise ValueError("drafts from texts extend a chain; give draft_branches=1, or leave it out")
         if ensemble_weight or self.config.head == "mtp":
             why = 'an ensemble, and heads with head="mtp", read only one path'
         elif not takes_tree_mask(self.backbone):

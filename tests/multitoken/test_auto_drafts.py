@@ -28,12 +28,12 @@ def drafted(monkeypatch):
     return kinds
 
 
-def with_cost(model, cost, rows=1):
+def with_cost(model, cost, rows=1, branches=1):
     """Return a copy of a model that has measured what drafts cost."""
-    model, auto = copy.copy(model), AutoDrafts({"lookup": 4, "heads": model.config.ngram_size - 1})
+    model, auto = copy.copy(model), AutoDrafts({"lookup": 4, "heads": (model.config.ngram_size - 1) * branches})
     for kind in auto.kinds.values():
         kind.seconds, kind.cost = [1.0] * 4, cost
-    model._auto_drafts = {(rows, model.dtype, "cpu", False, 4): auto}
+    model._auto_drafts = {(rows, model.dtype, "cpu", False, *auto.num_tokens.values()): auto}
     return model
 
 
@@ -43,22 +43,22 @@ def with_cost(model, cost, rows=1):
     seconds=st.lists(st.floats(0, 9), min_size=3, max_size=9),
     alone=st.booleans(),
     target=st.sampled_from(TARGETS),
+    branches=st.integers(1, 3),
 )
-def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds, alone, target):
+def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds, alone, target, branches):
     model = make_drafting_model("llama", target)
     ids, mask = left_padded()
     ids, mask = (ids[:1], mask[:1]) if alone else (ids, mask)
     plain = model.generate(ids, attention_mask=mask, **GREEDY)
-    model = copy.copy(model) if cost is None else with_cost(model, cost, len(ids))
+    model = copy.copy(model) if cost is None else with_cost(model, cost, len(ids), branches)
     model._auto_drafts = model._auto_drafts if cost is not None else {}
     times = iter(accumulate(cycle(seconds)))
     with pytest.MonkeyPatch.context() as patch:
         require_clear_choices(patch)
         patch.setattr("hf_targets.multitoken.drafting.auto.thread_time", lambda: next(times))
         for _ in range(2):
-            output = model.generate(
-                ids, attention_mask=mask, draft_tokens="auto", return_dict_in_generate=True, **GREEDY
-            )
+            told = {"draft_tokens": "auto", "draft_branches": branches, "return_dict_in_generate": True, **GREEDY}
+            output = model.generate(ids, attention_mask=mask, **told)
             assert torch.equal(output.sequences, plain)
             assert isinstance(output, DraftedGenerationOutput) and output.tokens_per_pass >= 1
 

@@ -247,7 +247,16 @@ def test_tokens_that_stand_in_documents_are_drafted_and_their_places_told(rows):
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"draft_tokens": 3}, {"draft_tokens": "auto"}, {"ensemble_weight": 0.4}], ids=str
+    "asked",
+    [
+        {},
+        {"draft_tokens": 3},
+        {"draft_tokens": 3, "draft_branches": 3},
+        {"draft_tokens": "auto"},
+        {"draft_tokens": "auto", "draft_branches": 3},
+        {"ensemble_weight": 0.4},
+    ],
+    ids=str,
 )
 def test_a_model_with_heads_drafts_by_them_and_by_other_sources(asked):
     model, (ids, mask) = make_drafting_model("llama"), left_padded(1)
@@ -338,7 +347,7 @@ def one_text(free):
     return allowed
 
 
-@pytest.mark.parametrize("way", ["text", "chain", "tree", "auto"])
+@pytest.mark.parametrize("way", ["text", "chain", "tree", "tree and text", "auto"])
 @pytest.mark.parametrize(
     "given",
     [
@@ -355,8 +364,9 @@ def one_text(free):
 @pytest.mark.parametrize("cpu", [True, False])
 def test_what_generate_is_given_acts_as_without_drafts(way, given, cpu, monkeypatch):
     model, (ids, mask) = make_drafting_model("llama"), left_padded()
-    drafts = {"draft_tokens": "auto" if way == "auto" else 3, "draft_branches": 3 if way == "tree" else 1}
+    drafts = {"draft_tokens": "auto" if way == "auto" else 3, "draft_branches": 3 if "tree" in way else 1}
     drafts = {"custom_generate": draft()} if way == "text" else drafts
+    drafts |= {"custom_generate": draft()} if way == "tree and text" else {}
     told = {"attention_mask": mask, **TOLD, "eos_token_id": None, **given}
     if "max_new_tokens" in given:
         told["eos_token_id"] = [*range(12)]

@@ -200,9 +200,8 @@ def test_a_text_may_fill_all_positions():
     ids, mask = left_padded()
     wanted = {"do_sample": False, "max_length": 64, "eos_token_id": None}
     expected = model.generate(ids, attention_mask=mask, **wanted)
-    for num_branches in (1, 3):
-        got = model.generate(ids, attention_mask=mask, draft_tokens=3, draft_branches=num_branches, **wanted)
-        assert torch.equal(got, expected)
+    for drafts in ({}, {"draft_branches": 3}, {"draft_branches": 3, "prompt_lookup_num_tokens": 5}):
+        assert torch.equal(model.generate(ids, attention_mask=mask, draft_tokens=3, **drafts, **wanted), expected)
 
 
 def test_a_backbone_with_a_window_drafts_chains_and_says_so(caplog):
@@ -281,14 +280,12 @@ def bad(model, match, **wanted):
         ({"draft_tokens": 1, "draft_branches": 0}, "draft_branches"),
         ({"draft_branches": 2}, "needs draft_tokens"),
         ({"draft_tokens": "always"}, "got 'always'"),
-        ({"draft_tokens": "auto", "draft_branches": 2}, "draft_branches"),
         ({"draft_tokens": 2, "assistant_early_exit": 1}, "assistant_early_exit"),
         ({"draft_tokens": 2, "use_cache": False}, "leave out use_cache=False"),
         ({"draft_tokens": 2, "num_beams": 2}, "num_beams"),
         ({"draft_tokens": 2, "guidance_scale": 1.5}, "guidance_scale"),
         ({"draft_tokens": 2, "output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
         ({"draft_tokens": 2, "assistant_model": AutoModelForCausalLM}, "assistant_model"),
-        ({"draft_tokens": 2, "draft_branches": 2, "prompt_lookup_num_tokens": 3}, "extend a chain"),
         ({"draft_tokens": 2, "ensemble_weight": -0.1}, "got -0.1"),
         ({"draft_tokens": 2, "synced_gpus": True}, "synced_gpus"),
         ({"draft_tokens": 2, "family": "reformer"}, "ReformerModelWithLMHead"),
@@ -303,7 +300,14 @@ def test_what_cannot_be_drafted_is_refused(wanted, told):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
 @pytest.mark.parametrize(
-    "way", [{"draft_tokens": 3}, {"draft_tokens": 3, "draft_branches": 3}, {"draft_tokens": "auto"}], ids=str
+    "way",
+    [
+        {"draft_tokens": 3},
+        {"draft_tokens": 3, "draft_branches": 3},
+        {"draft_tokens": 3, "draft_branches": 3, "prompt_lookup_num_tokens": 5},
+        {"draft_tokens": "auto"},
+    ],
+    ids=str,
 )
 def test_a_static_cache_drafts_the_same_text_and_keeps_no_more_positions_than_it_has(family, way):
     model = make_drafting_model(family)

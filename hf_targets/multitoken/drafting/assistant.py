@@ -86,7 +86,7 @@ class AssistantDrafts:
             parents=torch.arange(len(tokens), device=device).expand_as(drafted),
             depths=list(range(1, len(tokens) + 1)),
             exists=torch.stack(sure[1 : len(tokens) + 1], dim=1).to(device),
-            origins=[(0, "assistant")] * len(rows),
+            by="assistant",
         )
 
     def _select(self, rows: Int[Tensor, "rows"]) -> None:

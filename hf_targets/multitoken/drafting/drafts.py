@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,6 +26,13 @@ class DraftSettings:
     auto: bool = False
 
 
+class Found(NamedTuple):
+    """What a lookup found for a row: tokens to draft, and the name of their source; no tokens if there is no match."""
+
+    tokens: list[int]
+    source: str
+
+
 @dataclass
 class Draft:
     """Drafted tokens of each row, the nodes of a tree; a chain is a tree with one path.
@@ -39,7 +47,8 @@ class Draft:
         exists: False where a row has fewer tokens than the others.
         logits: The logits that the tokens of a chain were sampled from; None if they were not sampled.
         num_sure: How many of the first tokens of each row the heads are sure of; None: not told.
-        origins: For each row, how many of its first tokens are of heads, and the source of the others; none: all are.
+        found: For each row what was looked up, and how many tokens of its path come before; none: nothing.
+        by: What drafted the other tokens.
     """
 
     tokens: Int[Tensor, "rows nodes"]
@@ -48,7 +57,8 @@ class Draft:
     exists: Bool[Tensor, "rows nodes"]
     logits: Float[Tensor, "rows nodes vocab"] | None = None
     num_sure: list[int] | None = None
-    origins: Sequence[tuple[int, str]] = ()
+    found: Sequence[tuple[int, Found]] = ()
+    by: str = "heads"
 
     @property
     def is_tree(self) -> bool:

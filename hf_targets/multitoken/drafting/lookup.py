@@ -4,13 +4,13 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from hf_targets.multitoken.drafting.drafts import Draft
+from hf_targets.multitoken.drafting.drafts import Draft, Found
 
 MOST = 16
 """Tokens that are compared."""
@@ -29,13 +29,6 @@ class TokenSource(Protocol):
     def following(self, place: int, count: int) -> list[int]:
         """Return up to `count` tokens from a place on."""
         ...
-
-
-class Found(NamedTuple):
-    """What a lookup found for a row: tokens to draft, and the name of their source; no tokens if there is no match."""
-
-    tokens: list[int]
-    source: str
 
 
 class TextIndex:
@@ -201,5 +194,26 @@ def extended(draft: Draft, found: Sequence[Found], kept: Sequence[int]) -> Draft
         depths=list(range(1, longest + 1)),
         exists=positions < end,
         logits=logits,
-        origins=[(sure, one.source) for sure, one in zip(kept, found, strict=True)],
+        found=list(zip(kept, found, strict=True)),
+    )
+
+
+def beside(draft: Draft, found: Sequence[Found]) -> Draft:
+    """Return a tree with what was found as one more path; the part of it that the tree has is not drafted twice."""
+    device, nodes, longest = draft.tokens.device, draft.tokens.shape[1], max(len(one.tokens) for one in found)
+    given = [[len(one.tokens), *one.tokens, *[0] * (longest - len(one.tokens))] for one in found]
+    lengths, tokens = torch.tensor(given, device=device).split([1, longest], dim=1)  # one transfer
+    at, parents, exists = torch.zeros_like(lengths), [], []
+    for step in range(longest):
+        same = draft.exists & (draft.parents == at) & (draft.tokens == tokens[:, step : step + 1])
+        is_known = same.any(dim=1, keepdim=True)
+        parents.append(at)
+        exists.append(~is_known & (step < lengths))
+        at = torch.where(is_known, same.int().argmax(dim=1, keepdim=True) + 1, nodes + 1 + step)
+    return Draft(
+        tokens=torch.cat([draft.tokens, tokens], dim=1),
+        parents=torch.cat([draft.parents, *parents], dim=1),
+        depths=[*draft.depths, *range(1, longest + 1)],
+        exists=torch.cat([draft.exists, *exists], dim=1),
+        found=[(0, one) for one in found],
     )

@@ -21,8 +21,15 @@ from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.assistant import AssistantDrafts
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import MOST_PENDING, ragged_cache, widen_windows
-from hf_targets.multitoken.drafting.drafts import Draft, DraftSettings, draft_chain_as_text, draft_tree, empty_draft
-from hf_targets.multitoken.drafting.lookup import Found, Lookup, extended, for_half
+from hf_targets.multitoken.drafting.drafts import (
+    Draft,
+    DraftSettings,
+    Found,
+    draft_chain_as_text,
+    draft_tree,
+    empty_draft,
+)
+from hf_targets.multitoken.drafting.lookup import Lookup, beside, extended, for_half
 from hf_targets.multitoken.drafting.mtp import MtpCache
 from hf_targets.multitoken.drafting.outputs import DraftCounts, with_counts
 from hf_targets.multitoken.drafting.pass_inputs import PassInputs
@@ -136,7 +143,7 @@ class DraftingLoop:
         self._position = self._position + taken
         self.counts.num_drafted_tokens += sum(row.num_drafted for row in new)
         if draft.depths:
-            self.counts.accept([count - 1 for count in counts], draft.origins)
+            self.counts.accept(draft, [row.tokens[:-1] for row in new])
         if self.auto is not None and self.counts.num_forward_passes:
             nearer = min(rows.known_lengths[row] for row in rows.numbers) - shortest
             gained = (2 * nearer + sum(counts) / len(counts)) / 3 - 1
@@ -163,33 +170,37 @@ class DraftingLoop:
     def _make_draft(self) -> Draft:
         rows, branches, lookup = self._rows, self.settings.num_branches, self.lookup
         most = rows.max_length - min(rows.known_lengths[row] for row in rows.numbers) - 1
-        if self._longest is not None:
-            # some backbones have no more cache slots than positions, and a tree takes a slot for each branch
+        room = most
+        if self._longest is not None:  # some backbones have no more cache slots than positions
             room = self._longest - self._cache.length - self._cache.pending - 1
             if room < most:
                 self._cache.align()
                 room = self._longest - self._cache.length - self._cache.pending - 1
             most = min(most, room)
-            branches = min(branches, room // max(min(self.settings.num_tokens, most), 1))
         if self._cache.pending > MOST_PENDING:
             most = 0
         asked, found = self.settings.num_tokens, []
-        if self.auto is not None and lookup is not None:
+        if lookup is not None and (self.auto is not None or branches > 1):
             found = self._in_step([lookup.find(row, most) for row in rows.numbers])
+        if self.auto is not None:
             half = for_half(found, [0] * len(found), 0)
             self._kind = self.auto.choose(found=max(len(one.tokens) for one in half), several=len(found) > 1)
             self._kinds[self._kind] += 1
-            asked = self.auto.num_tokens.get(self._kind, 0)
-        count = 0 if self._kind == "lookup" else min(asked, most)
+            asked = asked if self._kind == "heads" else 0
+            if self._kind == "plain" or (asked and branches == len(found) == 1):
+                found = []
+        count = min(asked, most)
+        if self._longest is not None:  # a tree takes a slot for each branch
+            branches = min(branches, (room - max((len(one.tokens) for one in found), default=0)) // max(count, 1))
         draft = self._draft_of_heads(count, branches)
         kept = draft.num_sure or [0] * len(rows.numbers)
-        if lookup is not None and self.auto is None:
+        if lookup is not None and self.auto is None and not draft.is_tree:
             tokens = draft.tokens.tolist() if any(kept) else [[]] * len(kept)
             known = zip(rows.numbers, [row[:sure] for row, sure in zip(tokens, kept, strict=True)], strict=True)
             found = self._in_step([lookup.find(row, most - len(tokens), tokens) for row, tokens in known])
-        if self.auto is None or self._kind == "lookup" or (self._kind == "heads" and len(kept) > 1):
-            found = for_half(found, kept, draft.tokens.shape[1]) if found else found
-            draft = extended(draft, found, kept) if any(one.tokens for one in found) else draft
+        found = for_half(found, kept, max(draft.depths, default=0)) if found else found
+        if any(one.tokens for one in found):
+            draft = beside(draft, found) if draft.is_tree else extended(draft, found, kept)
         self._whole = len(rows.numbers) == len(rows.known_lengths)
         return draft
 

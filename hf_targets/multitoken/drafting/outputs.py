@@ -1,14 +1,17 @@
 """The outputs of generation with drafts, with counts of passes and tokens."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
+from operator import eq
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from hf_targets.multitoken.drafting.drafts import Draft, Found
 
 
 @dataclass
@@ -29,12 +32,13 @@ class DraftCounts:
         yield
         self.seconds[part] = self.seconds.get(part, 0.0) + perf_counter() - start
 
-    def accept(self, counts: Sequence[int], origins: Sequence[tuple[int, str]]) -> None:
-        """Count accepted tokens of rows; `origins` are those of a `Draft`."""
-        for count, (of_heads, source) in zip(counts, origins or [(sys.maxsize, "")] * len(counts), strict=True):
-            self.num_accepted_tokens += count
-            for name, number in (("heads", min(count, of_heads)), (source, count - of_heads)):
-                if number > 0:
+    def accept(self, draft: Draft, accepted: Sequence[Sequence[int]]) -> None:
+        """Count the tokens of a draft that were accepted in each row; those that were looked up too count as such."""
+        for tokens, (kept, found) in zip(accepted, draft.found or [(0, Found([], ""))] * len(accepted), strict=True):
+            looked_up = sum(takewhile(bool, map(eq, tokens[kept:], found.tokens)))
+            self.num_accepted_tokens += len(tokens)
+            for name, number in ((draft.by, len(tokens) - looked_up), (found.source, looked_up)):
+                if number:
                     self.accepted_by_source[name] = self.accepted_by_source.get(name, 0) + number
 
 

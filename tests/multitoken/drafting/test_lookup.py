@@ -4,8 +4,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hf_targets.multitoken.drafting.drafts import Draft, draft_chain_as_text, empty_draft
-from hf_targets.multitoken.drafting.lookup import MOST, Found, Lookup, SortedTexts, TextIndex, extended, for_half
+from hf_targets.multitoken.drafting.drafts import Draft, Found, draft_chain_as_text, empty_draft
+from hf_targets.multitoken.drafting.lookup import MOST, Lookup, SortedTexts, TextIndex, beside, extended, for_half
 from hf_targets.multitoken.drafting.verification import verify
 
 VOCAB = 12
@@ -84,12 +84,37 @@ def test_found_tokens_follow_those_that_are_kept_and_a_row_without_any_stays(kep
     for row, (sure, one) in enumerate(zip(kept, found, strict=True)):
         sure = sure if one.tokens else 3
         assert draft.tokens[row][draft.exists[row]].tolist() == tokens[row][:sure] + one.tokens
-        assert draft.origins[row] == (sure, "text") and torch.equal(draft.logits[row, :sure], logits[row, :sure])
+        assert draft.found[row] == (sure, one) and torch.equal(draft.logits[row, :sure], logits[row, :sure])
         for index in range(sure, sure + len(one.tokens)):
             certain = torch.nn.functional.one_hot(draft.tokens[row, index], VOCAB)
             assert torch.equal(draft.logits[row, index].softmax(dim=0), certain.float())
     alone = extended(empty_draft(len(kept), torch.device("cpu")), found, [0] * len(kept))
     assert alone.logits is None and alone.exists.sum(dim=1).tolist() == [len(one.tokens) for one in found]
+
+
+two_of_four = st.permutations(range(4)).map(lambda tokens: tokens[:2])
+rows_of_trees = st.tuples(two_of_four, two_of_four, st.lists(st.integers(0, 1), min_size=2, max_size=2))
+
+
+@given(trees=st.lists(rows_of_trees, min_size=1, max_size=4), found=st.lists(st.lists(st.integers(0, 3), max_size=4)))
+def test_what_was_found_is_a_path_of_the_tree_and_no_path_is_there_twice(trees, found):
+    found = [Found(one, "text") for one in [*found, *[[]] * len(trees)][: len(trees)]]
+    tokens = torch.tensor([[*first, *second] for first, second, _ in trees])
+    parents = torch.tensor([[0, 0, 1 + one, 1 + other] for _, _, (one, other) in trees])
+    tree = Draft(tokens, parents, [1, 1, 2, 2], torch.ones_like(tokens, dtype=torch.bool))
+    draft = beside(tree, found) if any(one.tokens for one in found) else tree
+    for row, (first, second, above) in enumerate(trees):
+        paths = {(): 0}  # of each position
+        for node in range(draft.tokens.shape[1]):
+            if draft.exists[row, node]:
+                [before] = [path for path, at in paths.items() if at == draft.parents[row, node]]
+                assert len(before) == draft.depths[node] - 1
+                path = (*before, int(draft.tokens[row, node]))
+                assert path not in paths
+                paths[path] = node + 1
+        drafted = {(one,) for one in first} | {(first[at], one) for at, one in zip(above, second, strict=True)}
+        looked_up = {tuple(found[row].tokens[:count]) for count in range(len(found[row].tokens) + 1)}
+        assert {*paths} == drafted | looked_up | {()}
 
 
 class Certain:
