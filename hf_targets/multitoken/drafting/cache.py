@@ -142,7 +142,7 @@ class RaggedCache:
             self._attended = [count + 1 for count in self._attended]
             self._crop(0)  # layers with a window drop what has left it
             return
-        if self._tree:
+        if self._tree and longest > 1:
             self._move(positions[:, :longest], num_read)
         kept = torch.arange(num_read, device=counts.device) < counts[:, None]
         self.mask = torch.cat([self.mask, kept], dim=1)
