@@ -3,6 +3,8 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 # (a mixin: the model defines configuration, schedule and log_probabilities)
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
@@ -33,6 +35,7 @@ class MaskedDiffusionGeneration:
         token_type_ids: Tensor | None = None,
         batch_size: int | None = None,
         max_length: int | None = None,
+        max_new_tokens: int | None = None,
         num_steps: int | None = None,
         sampler: str | Sampler = "cached",
         temperature: float = 1.0,
@@ -43,6 +46,7 @@ class MaskedDiffusionGeneration:
         generator: torch.Generator | None = None,
         streamer: BaseStreamer | None = None,
         return_dict_in_generate: bool = False,
+        **others: Any,
     ) -> Tensor | MaskedDiffusionGenerationOutput:
         """Generate texts, continue prompts, or fill in masked tokens. Given tokens never change.
 
@@ -67,6 +71,7 @@ class MaskedDiffusionGeneration:
             max_length: Length of the canvas in tokens, given tokens included; masks are appended up to it. For a model
                 trained on `predicted` rows (`masked_diffusion.rows`), give the length that these were padded to: its
                 texts end with padding. None: the length of `input_ids`, or without them max_position_embeddings.
+            max_new_tokens: In place of `max_length`: how many masks are appended to the given tokens.
             sampler: A name in the table, the name of a registered sampler, or a `Sampler` with its options.
             num_steps: Steps of `ancestral`, `cached`, `confidence`; None: the largest number of masked tokens in a row.
             temperature: Of sampling, 0 or more; 0 takes the most probable token.
@@ -79,12 +84,25 @@ class MaskedDiffusionGeneration:
             generator: Draws all random numbers, on the CPU or the model's device; None: that device's global generator.
             streamer: `put` receives the canvas (batch, length) on the CPU after each change; `end` is called last.
             return_dict_in_generate: Whether to return the sequences together with counts.
+            others: Must be None; an error names the argument to give in their place.
         Returns: The filled canvas (batch, length), or with `return_dict_in_generate` a
             `MaskedDiffusionGenerationOutput`.
         Raises:
             ValueError: If a value is out of range, the sampler does not have an option, or there is nothing to fill.
         Source: Sahoo et al. 2024, "Simple and Effective Masked Diffusion Language Models"; each sampler names its own.
         """
+        if wrong := [name for name, value in others.items() if value is not None]:
+            raise ValueError(
+                f"a masked diffusion model fills a canvas by arguments of its own, got {', '.join(wrong)}; give "
+                "temperature=0 in place of do_sample=False, several rows in place of num_return_sequences, and "
+                "arguments in place of a generation_config"
+            )
+        if max_new_tokens is not None:
+            if max_length is not None or max_new_tokens < 1:
+                raise ValueError(
+                    f"max_new_tokens must be 1 or more, without max_length, got {max_new_tokens} and {max_length}"
+                )
+            max_length = max_new_tokens + (0 if input_ids is None else input_ids.shape[-1])
         check_segments(token_type_ids)
         config, device = self.config, execution_device(self)
         options = {"num_steps": num_steps, "tokens_per_step": tokens_per_step, "entropy_bound": entropy_bound}

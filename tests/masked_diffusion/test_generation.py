@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_ids
 from tests.masked_diffusion.sampling.denoisers import SAMPLERS
@@ -45,7 +46,14 @@ def test_without_ids_there_is_one_text_as_long_as_in_training():
     ids = make_mdlm().generate(num_steps=2)
     assert ids.shape == (1, LENGTH)
     assert ((ids >= 0) & (ids < MASK)).all()
-    assert make_mdlm().generate(batch_size=3, max_length=5, num_steps=2).shape == (3, 5)
+    for given in ({"max_length": 5}, {"max_new_tokens": 5}):
+        assert make_mdlm().generate(batch_size=3, num_steps=2, **given).shape == (3, 5)
+
+
+def test_new_tokens_are_counted_without_the_prompt_and_its_padding():
+    prompt, mask = clean_ids(2, 4), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+    found = generate(make_mdlm(), prompt, attention_mask=mask, max_new_tokens=5, do_sample=None).sequences
+    assert torch.equal(found, generate(make_mdlm(), prompt, attention_mask=mask, max_length=9).sequences)
 
 
 def test_dropout_is_never_applied_and_the_mode_stays():
@@ -74,6 +82,10 @@ IDS = torch.tensor([[1, MASK, 2]])
         ({"batch_size": 0}, "batch_size"),
         ({"max_length": 17}, "stride"),
         ({"sampler": "first_hitting", "num_steps": 3}, "num_steps"),
+        ({"max_new_tokens": 3, "max_length": 6}, "max_new_tokens"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"do_sample": False}, "got do_sample; give temperature=0"),
+        ({"num_return_sequences": 2, "generation_config": GenerationConfig()}, "num_return_sequences"),
     ],
 )
 def test_misuse_is_refused_before_the_network_is_asked(options, word):
