@@ -180,7 +180,7 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         timesteps: Tensor | None = None,
@@ -193,6 +193,8 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         skip_logits: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        inputs_embeds: None = None,
+        use_cache: bool | None = None,
     ) -> MaskedDiffusionOutput:
         """Predict the clean tokens of a canvas; with labels, also return the bound that trains the model.
 
@@ -217,10 +219,13 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
             output_hidden_states: Whether to return the hidden states; None: as configured.
             output_attentions: Whether to return the attention weights, for which attention must be eager; None: as
                 configured.
+            inputs_embeds, use_cache: For callers that give them to any model; must be None, or no cache.
         Raises:
             ValueError: If shapes do not agree, an id is out of range, a mask has holes, times are missing, rows are
-                packed and the model has a curve, or attention weights are requested and attention is not eager.
+                packed and the model has a curve, attention weights are requested and attention is not eager, or there
+                are embeddings in place of ids or a cache is requested.
         """
+        input_ids = _given_ids(input_ids, inputs_embeds, use_cache)
         check_segments(token_type_ids)
         check_count(num_items_in_batch, has_labels=labels is not None)
         batch = NoisyBatch.of(
@@ -344,21 +349,33 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         return total, (losses * weights.to(losses.dtype)).sum(dim=1)
 
 
+def _given_ids(input_ids: Tensor | None, inputs_embeds: Any, use_cache: bool | None) -> Tensor:
+    if input_ids is None or inputs_embeds is not None or use_cache:
+        raise ValueError(
+            "a masked diffusion model masks token ids, and keeps no cache, as each position sees all others; give "
+            "input_ids, and leave out inputs_embeds and use_cache"
+        )
+    return input_ids
+
+
 class MdlmModel(MdlmForMaskedDiffusion):
     """The class that `AutoModel` loads: it returns the input of the output matrix, not logits."""
 
     @can_return_tuple
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         timesteps: Tensor | None = None,
         *,
         token_type_ids: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        inputs_embeds: None = None,
+        use_cache: bool | None = None,
     ) -> BaseModelOutput:
         """Return the last hidden states (batch, length, d); see `MdlmForMaskedDiffusion.forward` for the arguments."""
+        input_ids = _given_ids(input_ids, inputs_embeds, use_cache)
         check_segments(token_type_ids)
         batch = NoisyBatch.of(self.config, self.schedule, input_ids, attention_mask=attention_mask, timesteps=timesteps)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)

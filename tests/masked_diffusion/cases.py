@@ -53,10 +53,8 @@ def _mdlm_case(curve: str, **fields: Any) -> ModelCase:
         compiled=compiled if curve == "hidden" else None,
         refuses={
             "token_type_ids": "token_type_ids must be 0, as this model has no second segment",
-            **{
-                name: f"unexpected keyword argument '{name}'"
-                for name in ("inputs_embeds", "shift_labels", "position_ids")
-            },
+            "inputs_embeds": "(leave out|got) inputs_embeds",
+            **{name: f"unexpected keyword argument '{name}'" for name in ("shift_labels", "position_ids")},
         },
         **fields,
     )

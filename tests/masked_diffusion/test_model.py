@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModelForFeatureExtraction, get_peft_model
 
 from hf_targets import CurveConfig, MdlmConfig, MdlmForMaskedDiffusion
+from hf_targets.masked_diffusion.model import MdlmModel
 from hf_targets.maths.noise import NoiseSchedule
 from tests.masked_diffusion.models import CURVES, MASK, clean_ids, make_mdlm, masked_batch, masked_ids
 from tests.tiny_models import VOCAB
@@ -144,6 +145,16 @@ def test_a_bert_tokenizers_segments_are_taken():
     segments = torch.zeros_like(canvas)
     assert torch.equal(model(canvas, token_type_ids=segments).logits, model(canvas).logits)
     assert model.generate(canvas, token_type_ids=segments, temperature=0.0).shape == canvas.shape
+
+
+def test_what_generic_callers_give_any_model_is_taken_if_it_asks_for_nothing():
+    model, ids = make_mdlm(), masked_ids(2, 6)
+    tuned = PeftModelForFeatureExtraction(make_mdlm(), LoraConfig(target_modules=["attn_qkv"]))
+    assert torch.equal(tuned(input_ids=ids, use_cache=False).logits, model(ids).logits)
+    for one in (model, MdlmModel(model.config)):
+        for wrong in ({"inputs_embeds": torch.zeros(2, 6, 32)}, {"input_ids": ids, "use_cache": True}, {}):
+            with pytest.raises(ValueError, match="leave out inputs_embeds"):
+                one(**wrong)
 
 
 def test_adapters_that_would_have_no_effect_or_be_lost_are_refused():
