@@ -317,11 +317,12 @@ def check_reading(model: Any) -> float | None:
     ids = ids.clone()
     ids[1, -1] = 0
     base = backbone.base_model
+    check_takes_masks(base.config, "attention to both sides")
     with without_dropout(model):
         try:
             whole = reading._call(base, None, None, input_ids=ids)[0]
             sees = not torch.equal(whole[0, 0], whole[1, 0])
-        except (IndexError, RuntimeError):  # OPT, for one, reads positions from the mask
+        except (IndexError, RuntimeError, ValueError):  # OPT reads positions from the mask, Falcon ALiBi
             sees = False
         if not sees:
             raise ValueError(

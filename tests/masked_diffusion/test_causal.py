@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, GraniteConfig
+from transformers import AutoModelForCausalLM, FalconConfig, GraniteConfig
 
 from hf_targets import MdlmForMaskedDiffusion
 from hf_targets.training.lora import add_lora
@@ -134,6 +134,9 @@ def test_what_cannot_be_a_diffusion_model_is_told(family, given, told):
 
 
 def test_a_mask_token_that_ends_texts_and_an_attention_without_masks_are_refused():
+    alibi = AutoModelForCausalLM.from_config(FalconConfig(**SMALL, alibi=True))
+    with pytest.raises(ValueError, match="do not attend as a mask says"):
+        MdlmForMaskedDiffusion.from_causal(alibi, mask_token_id=MASK)
     base = make_backbone("llama")
     base.generation_config.eos_token_id = [0, MASK]
     with pytest.raises(ValueError, match="eos_token_id"):
