@@ -1,6 +1,7 @@
 """Where the phrases of a vocabulary were found, as rows of numbers: many tuples slow the garbage collector."""
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,16 @@ class SourceTable:
     def copy(self) -> "SourceTable":
         """Return a table of its own with the same sources."""
         return self.of_rows(list(self._documents), self._sorted())
+
+    def numbered(self, texts: Iterable[str]) -> dict[str, str]:
+        """Return texts by new names: numbers that no document has, from the number of documents on."""
+        free = (name for name in map(str, count(len(self._documents))) if name not in self._documents)
+        return dict(zip(free, texts, strict=False))
+
+    def name(self, documents: Iterable[str]) -> None:
+        """Keep the names of documents, which may have no sources yet."""
+        for document in documents:
+            self._documents.setdefault(document, len(self._documents))
 
     def add(
         self,

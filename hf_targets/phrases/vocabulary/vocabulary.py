@@ -179,7 +179,8 @@ class PhraseVocabulary(PhraseStore):
         Each position where a phrase is found becomes one of its sources.
 
         Args:
-            documents: A mapping from names to texts, or only texts, which get the names "0", "1", ....
+            documents: A mapping from names to texts, or only texts, which get the names "0", "1", ..., and in a later
+                call the numbers that follow: the names begin at the number of documents so far.
             markers: A text for each document that ends its phrases, such as "[1]", so that a phrase cites where it
                 comes from. A source is the phrase without it. None: no text.
         Raises:
@@ -187,14 +188,14 @@ class PhraseVocabulary(PhraseStore):
                 phrase, or a document has no marker.
         Source: of the markers, Liu et al., "Generation with Dynamic Vocabulary", section 3.5.
         """
-        if isinstance(documents, Mapping):
-            named = cast(Mapping[str, str], documents)
-            if isinstance(documents, DocumentCollection):
-                self.embeddings_folder = documents.phrase_folder
-        else:
-            named = {str(index): text for index, text in enumerate(several(documents, "documents"))}
-        for name in named:
-            self._ending(name, markers)
+        if isinstance(documents, DocumentCollection):
+            self.embeddings_folder = documents.phrase_folder
+        given = documents if isinstance(documents, Mapping) else several(documents, "documents")
+        with self._lock:  # texts that another thread adds get other names
+            named = cast(Mapping[str, str], given) if isinstance(given, Mapping) else self._sources.numbered(given)
+            for name in named:
+                self._ending(name, markers)
+            self._sources.name(named)
         found = []
         with progress(len(named), "mining phrases", unit="document") as bar:
             for name, text in named.items():

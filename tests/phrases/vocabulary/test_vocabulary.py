@@ -162,6 +162,18 @@ def test_each_source_is_where_its_document_has_the_phrase(tokenizer, documents):
                 assert cut.split() == vocabulary.text(id_).split()
 
 
+def test_texts_that_are_added_in_several_calls_are_numbered_on():
+    texts, miner = ["the cat sat", "a dog ran on the mat", "the cat sat on the mat"], TokenNgrams(2, 3)
+    whole = PhraseVocabulary.from_documents(dict(zip("012", texts, strict=True)), BPE, miner)
+    parts = PhraseVocabulary.from_documents(texts[:1], BPE, miner)
+    parts.add_documents([], miner)
+    parts.add_documents(texts[1:], miner)
+    assert [parts.sources(id_) for id_ in parts] == [whole.sources(id_) for id_ in whole]
+    named = PhraseVocabulary.from_documents({"1": texts[0]}, BPE, miner)
+    named.add_documents(texts[1:2], miner)
+    assert {source.document for id_ in named for source in named.sources(id_)} == {"1", "2"}
+
+
 def test_ids_begin_at_the_vocabulary_size_and_are_never_given_again():
     vocabulary = PhraseVocabulary.from_phrases(["the cat", "a dog", "flat mat"], BPE, vocab_size=1000)
     assert list(vocabulary) == [1000, 1001, 1002]
