@@ -121,7 +121,7 @@ class PhraseStore:
                 f"{self.vocab_size + self.num_ids}), got {phrase_id}; use the vocabulary that the id comes from"
             )
         if not self._alive[slot]:
-            raise ValueError(f"phrase {phrase_id} was removed; add it again")
+            raise ValueError(f"phrase {phrase_id} was removed; decode texts before their phrases are removed")
         return tuple(self._flat[self._offsets[slot] : self._offsets[slot + 1]])
 
     def sources(self, phrase_id: int) -> tuple[PhraseSource, ...]:
