@@ -20,8 +20,9 @@ class ScoredByTokens(LogitsProcessor):
     all phrases expanded, that of a phrase (w_1 ... w_s) the sum over i of log p(w_i | text, w_1 ... w_i-1), plus
     `correction` for each token after the first. With a correction c > 0 a phrase is preferred to its first token alone
     if the geometric mean of the p of the others is above e^-c: where the model would write them anyway. So the text is
-    about that of plain decoding, with phrases whose sources are known. Each step takes one more pass, or two where
-    phrases begin with the best token; only these phrases may be written. It replaces the scores that it gets, but for
+    about that of plain decoding, with phrases whose sources are known. Each step takes one more pass, and one
+    for each phrase that begins with the best token and begins no longer phrase; only phrases that begin with the best
+    token may be written. It replaces the scores that it gets, but for
     those of -inf: a repetition penalty has no effect.
 
     Args:
@@ -47,9 +48,10 @@ class ScoredByTokens(LogitsProcessor):
         own[0, :size] = self._log_probabilities(text, 1)[0]
         first = int(own.argmax())
         slots = PhraseLookup.of(self.vocabulary).beginning_with([first])
-        phrases = ((self.vocabulary.expand([size + slot]), slot) for slot in slots)
+        # Phrases that were added since the scores were made have no column in them.
+        phrases = [(self.vocabulary.expand([size + slot]), slot) for slot in slots if size + slot < scores.shape[1]]
         longest, gains = [], torch.zeros(0)
-        for tokens, slot in sorted(phrases, key=lambda one: -len(one[0])):
+        for tokens, slot in sorted(phrases, reverse=True):  # each is followed by those that it begins with
             if longest[: len(tokens)] != tokens:
                 log_p = self._log_probabilities([*text, *tokens[:-1]], len(tokens) - 1)
                 longest, gains = tokens, log_p[torch.arange(len(tokens) - 1), tokens[1:]] + self.correction

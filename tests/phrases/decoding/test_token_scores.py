@@ -15,8 +15,9 @@ TEXTS = [7, 8, 9], [7, 8, 9, 1], [7, 8], [5, 6], [5, 6, 1, 2], [5, 6, 1, 2, 3, 4
 def test_the_score_of_a_phrase_is_that_of_its_tokens_read_one_by_one():
     backbone = make_phrase_model().backbone
     firsts = sorted({int(backbone(torch.tensor([text])).logits[0, -1].argmax()) for text in TEXTS})
-    phrases = [[first, *others] for first in firsts for others in ([2], [2, 6], [3])]
+    phrases = [[first, *others] for first in firsts for others in ([2], [2, 6], [3], [3, 1])]
     score = ScoredByTokens(backbone, vocabulary_of(*phrases), correction=0.5)
+    passes: list[tuple] = []
     for text in TEXTS:
         scores = torch.zeros(1, VOCAB + len(phrases), dtype=torch.float64)
         scores[0, 11] = -torch.inf
@@ -26,8 +27,13 @@ def test_the_score_of_a_phrase_is_that_of_its_tokens_read_one_by_one():
             total = sum(float(log_p[i, token]) for i, token in enumerate(tokens)) + 0.5 * (len(tokens) - 1)
             expected[slot] = total if len(tokens) == 1 or tokens[0] == first else -torch.inf
         expected[11] = -torch.inf
-        found = score(torch.tensor([text]), scores)
+        with backbone.register_forward_pre_hook(lambda *call: passes.append(call)):
+            found = score(torch.tensor([text]), scores)
+        assert len(passes) == 1 + 2  # the text, and each phrase that begins no longer one
+        passes.clear()
         torch.testing.assert_close(found[0], torch.tensor([*expected.values()], dtype=found.dtype), atol=1e-5, rtol=0)
+    score.vocabulary.add_token_ids([[first, 2, 6, 1] for first in firsts])  # after the scores were made
+    torch.testing.assert_close(score(torch.tensor([text]), scores), found)
     with pytest.raises(ValueError, match="rows"):
         score(torch.ones(2, 3, dtype=torch.long), scores)
 
