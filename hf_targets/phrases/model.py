@@ -199,6 +199,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """
         if isinstance(phrases, PhraseTable):
             phrases.check_current()
+            self._check_sizes(phrases.vocabularies)
             return phrases
         vocabularies = vocabularies_of(phrases)
         self._check_vocabularies(vocabularies)
@@ -223,7 +224,6 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
 
     def _check_vocabularies(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
         """Check that vocabularies have the model's number of tokens and its tokenizer."""
-        vocab_size = num_rows(self.get_output_embeddings())
         expected = cast(DynamicVocabConfig, self.config).tokenizer_fingerprint or vocabularies[0].fingerprint
         for vocabulary in vocabularies:
             if vocabulary.fingerprint != expected:
@@ -231,12 +231,17 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                     "a vocabulary must have the tokenizer of the model and of the other rows; make it with that one, "
                     "or set model.config.tokenizer_fingerprint to None if the tokenizer has got tokens since"
                 )
+        self._check_sizes(vocabularies)
+        check_tokenizer(self, vocabularies[0].tokenizer)
+
+    def _check_sizes(self, vocabularies: Sequence[PhraseVocabulary]) -> None:
+        vocab_size = num_rows(self.get_output_embeddings())
+        for vocabulary in vocabularies:
             if vocabulary.vocab_size != vocab_size:
                 raise ValueError(
                     f"phrase ids must begin at {vocab_size}, the number of the model's tokens, got "
                     f"{vocabulary.vocab_size}; make the vocabulary with vocab_size={vocab_size}"
                 )
-        check_tokenizer(self, vocabularies[0].tokenizer)
 
     def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
         """Keep the embeddings of phrases in a folder, so that no later process has to encode the same phrases again.

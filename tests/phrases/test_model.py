@@ -193,14 +193,16 @@ def test_a_resized_model_reads_phrases_of_its_new_tokens_and_takes_the_tokenizer
     tokenizer.add_tokens(["new"])
     model.resize_token_embeddings(VOCAB)
     assert model.config.tokenizer_fingerprint is not None  # nothing has changed
+    table = model.phrase_table(make_vocabulary())
     model.resize_token_embeddings(VOCAB + 1)
     for module in (model.backbone, model.phrase_encoder.transformer):
         assert module.get_input_embeddings().weight.shape[0] == VOCAB + 1
     assert model.config.get_text_config().vocab_size == VOCAB + 1
     phrases = PhraseVocabulary.from_token_ids([[3, VOCAB]], tokenizer, vocab_size=VOCAB + 1)
     assert model(token_ids(1, 5), phrases=phrases).logits.shape[-1] == VOCAB + 2
-    with pytest.raises(ValueError, match="must begin at 51"):
-        model(token_ids(1, 5), phrases=make_vocabulary())
+    for old in (make_vocabulary(), table):
+        with pytest.raises(ValueError, match="must begin at 51"):
+            model(token_ids(1, 5), phrases=old)
 
 
 def test_vocabularies_of_another_tokenizer_are_refused(tmp_path):
