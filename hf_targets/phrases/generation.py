@@ -249,7 +249,7 @@ class PhraseGenerationMixin(GenerationMixin):
         state: PhraseGenerationState | None = kwargs.get("phrases")
         if state is None:
             return processors, criteria
-        state.table.check_batch(len(input_ids))
+        state.table.check_batch(len(input_ids) // max(config.num_beams, config.num_return_sequences))
         state.prompt_length = input_ids.shape[1]
         pad = config._pad_token_tensor
         expansion = Expansion(state.table.vocabularies, 0 if pad is None else int(pad))

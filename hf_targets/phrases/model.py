@@ -339,7 +339,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         table = None if phrases is None else self.phrase_table(phrases)
         if table is not None and not table.num_slots:
             table = None
-        self._check_ids(table, call)
+        self._check_ids(table, call, expanded=isinstance(phrases, PhraseTable))
         embeds = None if table is None or input_ids is None else self._embed(input_ids, table)
         outputs = call.read(self.backbone, embeds)
         hidden: Tensor = outputs[0]
@@ -376,14 +376,14 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
             attentions=outputs.get("attentions"),
         )
 
-    def _check_ids(self, table: PhraseTable | None, call: Call) -> None:
+    def _check_ids(self, table: PhraseTable | None, call: Call, *, expanded: bool) -> None:
         if table is None:
             vocab_size = num_rows(self.get_output_embeddings())
             hint = f"an id from {vocab_size} on is a phrase: give its vocabulary with phrases="
             call.check_ids(vocab_size, hint)
             return
         if call.tokens is not None:
-            table.check_batch(len(call.tokens))
+            table.check_batch(len(call.tokens), expanded=expanded)
         for name, ids in call.ids.items():
             if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # as in `check_ids`
                 table.check_ids(ids, name, None if name == "input_ids" else IGNORED)

@@ -134,6 +134,7 @@ def test_places_that_an_index_leaves_open_and_removed_phrases_that_it_finds_chan
     ("phrases", "how", "says"),
     [
         ([PHRASES] * 3, {}, "got 3 for a batch of 2"),
+        ([PHRASES] * 4, {"num_beams": 2}, "got 4 for a batch of 2"),
         ([], {"phrase_schedule": PhraseSchedule()}, "got none"),
         (["the cat"], {}, "got str"),
         (None, {"phrase_schedule": PhraseSchedule()}, "need phrases"),

@@ -142,6 +142,7 @@ MODEL = make_dynamic_model()
     [
         (PhraseVocabulary(WORDS, vocab_size=60), [[1]], "must begin at 50"),
         ([make_vocabulary()] * 2, [[1]] * 3, "got 2 for a batch of 3"),
+        ([make_vocabulary()] * 2, [[1]] * 4, "got 2 for a batch of 4"),
         ([make_vocabulary(), make_vocabulary((1, 2))], [[53], [53]], "got 53 in row 1"),
         ([(1, 2)], [[1]], "got tuple"),
         (None, [[1, 50]], "give its vocabulary"),

@@ -107,12 +107,12 @@ class PhraseTable:
             if not np.array_equal(now, then):
                 raise ValueError("the vocabulary has changed since the table was made; make it anew with phrase_table")
 
-    def check_batch(self, batch_size: int) -> None:
-        """Check that the rows of a batch can be shared out among the vocabularies."""
-        if batch_size % len(self.vocabularies):
+    def check_batch(self, batch_size: int, *, expanded: bool = False) -> None:
+        """Check that there is one vocabulary, or one for each row; with `expanded`, for each group of k rows."""
+        count = len(self.vocabularies)
+        if count > 1 and (batch_size % count if expanded else batch_size != count):
             raise ValueError(
-                f"phrases must be one vocabulary, or one for each row, got {len(self.vocabularies)} for a batch of "
-                f"{batch_size}"
+                f"phrases must be one vocabulary, or one for each row, got {count} for a batch of {batch_size}"
             )
 
     def check_ids(self, ids: Tensor, name: str, ignored: int | None = None) -> None:
