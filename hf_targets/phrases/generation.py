@@ -62,6 +62,7 @@ class PhraseGenerationState:
         self._make_table, self._schedule, self._prior = make_table, schedule, (bias, length_correction)
         self._growing: list[PhraseVocabulary] = [] if schedule is None else vocabularies_of(phrases)
         self._num_tokens = [0] * len(self._growing)
+        self._least = [0] * len(self._growing)  # phrases of each vocabulary that the prompt needs
         self._counts: list[int] | None = None
         if schedule is None:
             self.table: PhraseTable = make_table(phrases).with_prior(*self._prior)
@@ -69,6 +70,14 @@ class PhraseGenerationState:
             self._grow()
         if index is not None:
             self.table = self.table.searched(index, num_neighbours)
+
+    def begin(self, prompt: Tensor) -> None:
+        """Take the prompt (rows, time), whose phrases are available from the first step on."""
+        self.prompt_length = prompt.shape[1]
+        if self._growing:
+            highest = F.pad(prompt, (1, 0)).reshape(len(self._growing), -1).amax(dim=1).tolist()
+            pairs = zip(highest, self._growing, strict=True)
+            self._least = [min(max(id_ + 1 - one.vocab_size, 0), one.num_ids) for id_, one in pairs]
 
     def table_at(self, input_ids: Tensor) -> PhraseTable:
         """Return the table for the step after `input_ids` (rows, time), which include the prompt."""
@@ -83,8 +92,8 @@ class PhraseGenerationState:
     def _grow(self) -> None:
         """Make a new table if the schedule makes more phrases available than before."""
         assert self._schedule is not None
-        pairs = zip(self._num_tokens, self._growing, strict=True)
-        counts = [checked_count(self._schedule, number, one.num_ids) for number, one in pairs]
+        each = zip(self._num_tokens, self._growing, self._least, strict=True)
+        counts = [max(checked_count(self._schedule, number, one.num_ids), least) for number, one, least in each]
         if counts != self._counts:
             table = self._make_table(self._growing, counts=counts)
             self.table, self._counts = table.with_prior(*self._prior), counts
@@ -122,7 +131,8 @@ class PhraseGenerationMixin(GenerationMixin):
             phrases: One vocabulary for all rows, one for each row, a table made by `phrase_table`, or a `PhraseFeed`,
                 whose vocabulary may grow while the texts are written.
             phrase_schedule: Gives the number of available phrases: a `PhraseSchedule`, or any function of the number of
-                new tokens and the number of phrases. A phrase is embedded when it becomes available.
+                new tokens and the number of phrases. A phrase is embedded when it becomes available. All phrases up
+                to the last one in the prompt are available from the beginning.
             phrase_index: What `index_phrases` makes of one vocabulary for all rows, or another `VectorSearch` over its
                 phrases. Each step considers only the best `num_neighbours` phrases that it finds, instead of all.
             num_neighbours: The number of phrases that the index returns.
@@ -245,12 +255,12 @@ class PhraseGenerationMixin(GenerationMixin):
         config: GenerationConfig,
         kwargs: dict[str, Any],
     ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
-        """Set the state's prompt length, and return processors and criteria for tokens and phrases."""
+        """Give the state its prompt, and return processors and criteria for tokens and phrases."""
         state: PhraseGenerationState | None = kwargs.get("phrases")
         if state is None:
             return processors, criteria
         state.table.check_batch(len(input_ids) // max(config.num_beams, config.num_return_sequences))
-        state.prompt_length = input_ids.shape[1]
+        state.begin(input_ids)
         pad = config._pad_token_tensor
         expansion = Expansion(state.table.vocabularies, 0 if pad is None else int(pad))
         all_criteria = phrase_criteria(

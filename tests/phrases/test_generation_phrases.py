@@ -46,6 +46,7 @@ def test_phrases_are_not_chosen_before_they_come(how):
 def test_each_step_has_the_phrases_that_are_there(use_cache):
     model = make_phrase_model()
     ids, mask = left_padded()
+    ids[0, 3], ids[3, 5] = VOCAB + 15, VOCAB + 1  # all phrases up to one of the prompt are there
     schedule = PhraseSchedule(0.2, 0.4, every=3)
     vocabularies = [PHRASES, OTHERS, vocabulary_of(), PHRASES]
     text = model.generate(
@@ -54,8 +55,8 @@ def test_each_step_has_the_phrases_that_are_there(use_cache):
     assert (text >= VOCAB).any()
     for step in range(12):
         counts = [
-            schedule(len(vocabulary.expand(row)), vocabulary.num_ids)
-            for vocabulary, row in zip(vocabularies, text[:, 7 : 7 + step].tolist(), strict=True)
+            max(schedule(len(vocabulary.expand(row)), vocabulary.num_ids), least)
+            for vocabulary, row, least in zip(vocabularies, text[:, 7 : 7 + step].tolist(), (16, 0, 0, 2), strict=True)
         ]
         table = model.phrase_table(vocabularies, counts)
         so_far = text[:, : 7 + step]
@@ -63,6 +64,13 @@ def test_each_step_has_the_phrases_that_are_there(use_cache):
         positions = (whole.cumsum(dim=1) - 1).clamp(min=0)
         logits = model(so_far, attention_mask=whole, position_ids=positions, phrases=table).logits
         assert torch.equal(logits[:, -1].argmax(dim=-1), text[:, 7 + step])
+
+
+def test_a_feed_has_all_phrases_up_to_the_last_one_of_the_prompt():
+    model, prompt = make_phrase_model(), torch.tensor([[3, VOCAB + 2], [VOCAB + 9, 5]])
+    how = {**GREEDY, "max_new_tokens": 1}
+    fed = model.generate(prompt, phrases=PhraseFeed(PHRASES, max_per_step=1), **how)
+    assert torch.equal(fed, model.generate(prompt, phrases=model.phrase_table(PHRASES, [10]), **how))
 
 
 def index_of(model, phrases, factory="Flat"):
