@@ -20,10 +20,9 @@ class ScoredByTokens(LogitsProcessor):
     all phrases expanded, that of a phrase (w_1 ... w_s) the sum over i of log p(w_i | text, w_1 ... w_i-1), plus
     `correction` for each token after the first. With a correction c > 0 a phrase is preferred to its first token alone
     if the geometric mean of the p of the others is above e^-c: where the model would write them anyway. So the text is
-    about that of plain decoding, with phrases whose sources are known. Each step takes one more pass, and one
-    for each phrase that begins with the best token and begins no longer phrase; only phrases that begin with the best
-    token may be written. It replaces the scores that it gets, but for
-    those of -inf: a repetition penalty has no effect.
+    about that of plain decoding, with phrases whose sources are known. Each step takes one more pass, and one for each
+    phrase that begins with the best token and begins no longer phrase; only phrases that begin with the best token may
+    be written. It replaces the scores that it gets, but for those of -inf: a repetition penalty has no effect.
 
     Args:
         model: Without phrases, such as the `backbone` of the model that writes. Padding is read as text.
