@@ -134,7 +134,7 @@ def perplexity_of_generated_texts(
     """
     if tokenizer is not None and all(isinstance(text, str) for text in texts):
         texts = tokenizer(cast(list[str], list(texts)), verbose=False)["input_ids"]  # pyright: ignore
-    if not texts or any(isinstance(text, str) for text in texts):
+    if not len(texts) or any(isinstance(text, str) for text in texts):
         raise ValueError("texts must be a list of lists of token ids, or of strings with tokenizer=, and not empty")
     rows_of_ids = [list(map(int, text)) for text in texts]
     lengths = [prefix_lengths] * len(texts) if isinstance(prefix_lengths, int) else list(prefix_lengths)
@@ -192,13 +192,18 @@ def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
+def check_rows(model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Raise a ValueError if a row, ids (time,) and what else there is, is longer than the model has positions."""
+    longest, positions = max((len(ids) for ids, _ in rows), default=0), max_positions(model.config)
+    if positions is not None and longest > positions:
+        raise ValueError(f"a row has {longest} tokens, and the model {positions} positions; cut it into blocks")
+
+
 def _negative_log_likelihoods(
     model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]], batch_size: int
 ) -> list[Tensor]:
     """Return the negative log-likelihoods of the targets of each row, in float64; the longest rows run first."""
-    longest, positions = max((len(ids) for ids, _ in rows), default=0), max_positions(model.config)
-    if positions is not None and longest > positions:
-        raise ValueError(f"a row has {longest} tokens, and the model {positions} positions; cut it into blocks")
+    check_rows(model, rows)
     scored = [index for index, (ids, _) in enumerate(rows) if len(ids) > 1]
     found = {}
     with without_dropout(model), progress(len(scored), "measuring perplexity", unit="row") as bar:

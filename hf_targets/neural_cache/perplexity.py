@@ -16,7 +16,7 @@ from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import padded_rows
 from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
-from hf_targets.evaluation.perplexity import BlockPerplexity, row_of_block
+from hf_targets.evaluation.perplexity import BlockPerplexity, check_rows, row_of_block
 from hf_targets.maths.losses import IGNORED
 from hf_targets.neural_cache.cache import NeuralCache
 
@@ -143,6 +143,7 @@ def read_blocks(
     """
     if carries_state and any(before[-1] != after[0] for (before, _), (after, _) in pairwise(rows)):
         raise ValueError("each block must begin with the last token of the one before; make them with pack_blocks")
+    check_rows(model, rows)
     device, size = execution_device(model), 1 if carries_state else batch_size
     state = DynamicCache() if carries_state else None
     reading = output_inputs(model, with_logits=with_losses)

@@ -198,6 +198,12 @@ def damaged(path, keys_of):
         (lambda store, path: KnnDatastore.build(made(1e6), blocks(), path / "new"), "finite in float16"),
         (lambda store, path: KnnDatastore.build(made(last=torch.nan), blocks(), path / "new", shard_size=20), "finite"),
         (lambda store, path: KnnDatastore.build(made(), [{"input_ids": [1]}], path / "new"), "target"),
+        (
+            lambda store, path: KnnDatastore.build(
+                made(), [*blocks(), {"input_ids": [1] * 65}], path / "new", shard_size=20
+            ),
+            "65 tokens, and the model 64 positions",
+        ),
         (lambda store, path: KnnDatastore.from_folder(path / "new"), "no datastore"),
         (lambda store, path: KnnProcessor(store, made(), k=len(store) + 1), "size of the datastore"),
         (

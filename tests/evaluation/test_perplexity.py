@@ -63,7 +63,7 @@ def test_padding_on_either_side_and_the_size_of_a_batch_change_nothing(paddings,
 def test_the_tokens_of_a_prefix_are_read_and_not_counted(lengths):
     lengths = [length * (len(ids) - 1) for length, ids in zip(lengths, ROWS, strict=True)]
     nlls = [brute_force(MODEL, ids)[max(length - 1, 0) :] for ids, length in zip(ROWS, lengths, strict=True)]
-    found = perplexity_of_generated_texts(MODEL, ROWS, prefix_lengths=lengths)
+    found = perplexity_of_generated_texts(MODEL, [torch.tensor(ids) for ids in ROWS], prefix_lengths=lengths)
     assert found.num_tokens == sum(map(len, nlls))
     assert found.nll == pytest.approx(sum(map(sum, nlls)), rel=1e-4)
 
