@@ -20,6 +20,9 @@ from hf_targets.extras import require
 logger = logging.getLogger(__name__)
 
 
+_LENGTHS = ("max_new_tokens", "max_length")
+
+
 def translate(
     model: PreTrainedModel,
     pairs: Dataset,
@@ -44,11 +47,15 @@ def translate(
     """
     if settings.get("return_dict_in_generate") or (settings.get("num_return_sequences") or 1) > 1:
         raise ValueError("each source has one translation; leave out num_return_sequences and return_dict_in_generate")
-    limit = position_limit(model)
+    limit, config = position_limit(model), settings.get("generation_config")
+    lengths = [one for name in _LENGTHS for one in (settings.get(name), getattr(config, name, None))]
+    has_length = any(one is not None for one in lengths)
 
     def generate(inputs: BatchEncoding) -> Tensor:
-        length = 2 * inputs["input_ids"].shape[1] + 10  # pyright: ignore[reportAttributeAccessIssue]
-        told = {"max_new_tokens": length if limit is None else min(length, limit), "do_sample": False, **settings}
+        told: dict[str, Any] = {"do_sample": False, **settings}
+        if not has_length:
+            length = 2 * inputs["input_ids"].shape[1] + 10  # pyright: ignore[reportAttributeAccessIssue]
+            told["max_new_tokens"] = length if limit is None else min(length, limit)
         return model.generate(**inputs, num_beams=num_beams, **told)  # pyright: ignore[reportCallIssue]
 
     return generated_texts(model, generate, pairs, tokenizer, batch_tokens=batch_tokens // num_beams)
