@@ -64,7 +64,11 @@ class CopyCollator:
         kept = [np.array(one.get("attention_mask", [1] * len(one["input_ids"]))) > 0 for one in features]
         ids, labels = zip(*(column[:, keep] for column, keep in zip(columns, kept, strict=True)), strict=True)
         texts = [TokenizedText.from_ids(row.tolist(), self.tokenizer) for row in ids]
-        found = self.retriever.retrieve([text.text for text in texts], self.num_documents + _MORE)
+        asked = [at for at, text in enumerate(texts) if text.text.strip()]
+        nearest = self.retriever.retrieve([texts[at].text for at in asked], self.num_documents + _MORE) if asked else []
+        found: list[Any] = [[] for _ in texts]
+        for at, names in zip(asked, nearest, strict=True):
+            found[at] = names
         self._read_all(name for row in found for name, _ in row[: self.num_documents])
         near = [self._others(text, [name for name, _ in names]) for text, names in zip(texts, found, strict=True)]
         names = list(dict.fromkeys(name for row in near for name in row))

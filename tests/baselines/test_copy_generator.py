@@ -138,6 +138,12 @@ def test_targets_are_phrases_of_other_documents_whose_states_read_no_part_of_the
     assert (of["starts"] >= 0).sum() == (of["ends"] >= 0).sum() == len(found) - 1  # no part of it is a target
 
 
+def test_a_row_without_words_has_no_phrase_and_leaves_the_others_theirs():
+    collator, blank = CopyCollator(DOCUMENTS | OTHERS, BPE, READER), {"input_ids": BPE(" \n")["input_ids"]}
+    starts = collator([ROWS[0], blank])["sources"]["starts"]
+    assert torch.equal(starts[0] >= 0, collator(ROWS[:1])["sources"]["starts"][0] >= 0) and (starts[1] < 0).all()
+
+
 def test_a_copy_of_a_collator_in_another_process_makes_the_same_batches_after_others():
     collator = CopyCollator(DOCUMENTS | OTHERS, BPE, READER)
     sent = pickle.loads(pickle.dumps(collator))
