@@ -68,13 +68,18 @@ class DiskIndex:
         Args:
             factory, metric, num_probes, fingerprint, queries: As for `DiskIndexBuilder.train`.
         Raises:
-            ValueError: As `DiskIndexBuilder` does, or if the folder has an index already.
+            ValueError: As `DiskIndexBuilder` does, or if the folder has an index already, or a part of one of other
+                vectors.
         """
         if (Path(folder) / TOLD).exists():
             raise ValueError(f"{folder} has an index already; load it, or give another folder")
         how: Any = {"metric": metric, "num_probes": num_probes, "fingerprint": fingerprint, "queries": queries}
         sample = embeddings[:: max(1, -(-len(embeddings) // _SAMPLE))]
         builder = DiskIndexBuilder.train(folder, sample, factory, **how)
+        if builder.filled:
+            held, some = cls.load(builder.shard_folder(0)).vectors, slice(None, None, len(embeddings) // 256 + 1)
+            if held.shape != embeddings.shape or not np.array_equal(held[some], embeddings[some].half().cpu()):
+                raise ValueError(f"{folder} has a part of an index of other vectors; give another folder, or remove it")
         builder.fill(0, embeddings)
         builder.merge(1)
         return cls.load(folder, fingerprint=fingerprint)

@@ -152,6 +152,10 @@ def with_other_lists(path):
         (lambda path: (trained(path), trained(path, "IVF2,PQ4x2")), "another factory"),
         (lambda path: (trained(path), trained(path, fingerprint={"encoder": "b"})), "another encoder"),
         (lambda path: [DiskIndex.build(VECTORS, LISTS, folder=path) for _ in range(2)], "has an index already"),
+        (
+            lambda path: (trained(path).fill(0, VECTORS[:9]), DiskIndex.build(VECTORS, LISTS, folder=path)),
+            "of other vectors",
+        ),
         (lambda path: DiskIndexBuilder(path), "missing or damaged"),
         (lambda path: trained(path).fill(0, VECTORS[:, :3]), "width 8"),
         (lambda path: trained(path).fill(0, []), "needs a vector"),
