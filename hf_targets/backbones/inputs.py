@@ -28,8 +28,8 @@ def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) ->
     if num_items_in_batch is not None and not has_labels:
         raise ValueError(
             "num_items_in_batch needs labels: with label_smoothing_factor or compute_loss_func Trainer replaces this "
-            "model's loss. Smooth labels with the trainer of hf_targets; for a custom loss of the logits set "
-            "model.accepts_loss_kwargs=False before you create a transformers.Trainer"
+            "model's loss. Smooth labels with the model's own trainer of hf_targets, where it has one; for a custom loss of "
+            "the logits set model.accepts_loss_kwargs=False before you create a transformers.Trainer"
         )
 
 
@@ -205,7 +205,7 @@ def check_attention_mask(attention_mask: Any, text: Tensor, cache: Cache | None,
     if attention_mask.shape != (batch, past + time):
         held = f" with the {past} positions in the cache" if past else ""
         way_out = "use the tokenizer's mask, or none if nothing is padded"
-        if cache is not None and not past and time == 1:
+        if cache is not None and not past and attention_mask.shape[1] > time:
             way_out += "; to generate, call model.eval(): gradient checkpointing in training leaves the cache empty"
         raise ValueError(
             f"{name} must be (batch, time), {(batch, past + time)}{held}, got {tuple(attention_mask.shape)}; {way_out}"

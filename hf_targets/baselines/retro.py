@@ -18,7 +18,7 @@ from transformers.utils.hub import cached_file
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, StrictLoading, check_tensors
 from hf_targets.backbones.configuration import AnswersForBackbone, NamesItsPackage, SubConfigSpec, check_fields
 from hf_targets.backbones.generation import inputs_of_step
-from hf_targets.backbones.inputs import check_count, check_ids, check_prompt_mask, check_shapes
+from hf_targets.backbones.inputs import check_ids, check_prompt_mask, check_shapes
 from hf_targets.backbones.new_parts import ZeroInitLinear
 from hf_targets.backbones.published import read_tensors
 from hf_targets.backbones.weight_access import is_readable, num_rows
@@ -153,7 +153,8 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         Raises:
             ValueError: If neighbours have another shape or other ids, or the cache was filled without them.
         """
-        check_count(num_items_in_batch, has_labels=labels is not None or kwargs.get("shift_labels") is not None)
+        if labels is None and kwargs.get("shift_labels") is None:
+            num_items_in_batch = None  # Trainer smooths labels itself, and leaves the count
         reading = memory = None
         if neighbor_ids is not None:
             memory = None if past_key_values is None else _memory_of(past_key_values)

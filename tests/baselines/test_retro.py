@@ -160,13 +160,14 @@ def test_it_comes_back_whole_or_as_its_new_layers_on_their_base_and_on_no_other(
             RetroForCausalLM.from_pretrained(tmp_path / "retro")
 
 
-@pytest.mark.parametrize("freeze_base", [True, False])
-def test_a_plain_trainer_trains_the_new_layers_and_the_base_only_if_asked(freeze_base, tmp_path):
+@pytest.mark.parametrize(("freeze_base", "smoothing"), [(True, 0.0), (False, 0.0), (True, 0.1)])
+def test_a_plain_trainer_trains_the_new_layers_and_the_base_only_if_asked(freeze_base, smoothing, tmp_path):
     model = make_retro("gpt2", freeze_base=freeze_base)
     before, copied = weights(model), copy.deepcopy(model)
     batch = {"input_ids": token_ids(4, 13), "labels": token_ids(4, 13), **neighbors(4)}
     rows = [{name: tensor[row] for name, tensor in batch.items()} for row in range(4)]
     options = {CHECKPOINTING: True, "report_to": [], "use_cpu": True, "save_strategy": "no"}
+    options["label_smoothing_factor"] = smoothing
     arguments = TrainingArguments(str(tmp_path), max_steps=1, learning_rate=0.1, **options)
     trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
     trainer.train()
