@@ -63,6 +63,8 @@ class CopyGenerationMixin(PhraseGenerationMixin):
             documents: What `read_documents` returns; None: nothing is copied, and the text is the backbone's.
             kwargs: `max_new_tokens` and `max_length` count tokens; a window that they cut is no copy. All else is as
                 for `DynamicVocabForCausalLM`, such as `phrase_bias`.
+        Related: where one row copies more tokens than another, the cache of the other is padded; attention with a
+            window shorter than the text then sees less of it. Take one row there.
         Raises:
             ValueError: As for `DynamicVocabForCausalLM`, without `input_ids`, or with a cache of fixed length.
         Source: Lan et al. 2023.  Departs: they read the whole text again in each step, we keep a cache.

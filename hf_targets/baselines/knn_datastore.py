@@ -145,9 +145,15 @@ class KnnDatastore:
         return len(self.keys)
 
     def check_model(self, model: PreTrainedModel) -> None:
-        """Raise a ValueError if the keys are of a model with other weights or adapters; the float type may differ."""
+        """Raise a ValueError if the keys are of a model with other weights or adapters; the float type may differ.
+
+        But for float16, which rounds weights of float32 otherwise than bfloat16 does.
+        """
         if self.told["model"] != _of_model(model)["model"]:
-            raise ValueError("the model has other weights or adapters than that of the datastore; build one with it")
+            raise ValueError(
+                "the model has other weights or adapters than that of the datastore, or float16 has rounded them; "
+                "build one with it, or load it in another dtype"
+            )
 
     def check_k(self, k: int) -> None:
         """Raise a ValueError if there are not as many keys."""

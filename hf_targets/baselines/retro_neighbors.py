@@ -56,6 +56,11 @@ class ChunkNeighbors:
     ) -> None:
         if min(k, chunk_length, length) < 1:
             raise ValueError(f"k, chunk_length and length must be 1 or more, got {k}, {chunk_length} and {length}")
+        if not hasattr(documents, "__getitem__"):
+            raise ValueError(
+                f"documents must be texts by id, or a DocumentCollection, as their texts are read, got "
+                f"{type(documents).__name__}; give its documents and encoder"
+            )
         made = DocumentRetriever.lexical if encoder is None else lambda texts: DocumentRetriever(texts, encoder)
         self._retrieve = (documents if hasattr(documents, "retrieve") else made(documents)).retrieve
         self.documents, self.tokenizer = documents, tokenizer

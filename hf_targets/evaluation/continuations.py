@@ -125,8 +125,8 @@ def continue_prefixes(
     Raises:
         ValueError: If several texts are asked for after each prefix.
     """
-    if arguments.get("num_return_sequences", 1) != 1:
-        raise ValueError("a prefix has one continuation; repeat prefixes for several, without num_return_sequences")
+    if arguments.get("return_dict_in_generate") or (arguments.get("num_return_sequences") or 1) > 1:
+        raise ValueError("a prefix has one continuation; leave out num_return_sequences and return_dict_in_generate")
     results = Continuations([], [], [], [], [])
     pad = model.generation_config.pad_token_id
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
