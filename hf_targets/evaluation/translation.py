@@ -20,9 +20,6 @@ from hf_targets.extras import require
 logger = logging.getLogger(__name__)
 
 
-_LENGTHS = ("max_new_tokens", "max_length")
-
-
 def translate(
     model: PreTrainedModel,
     pairs: Dataset,
@@ -48,12 +45,11 @@ def translate(
     if settings.get("return_dict_in_generate") or (settings.get("num_return_sequences") or 1) > 1:
         raise ValueError("each source has one translation; leave out num_return_sequences and return_dict_in_generate")
     limit, config = position_limit(model), settings.get("generation_config")
-    lengths = [one for name in _LENGTHS for one in (settings.get(name), getattr(config, name, None))]
-    has_length = any(one is not None for one in lengths)
+    lengths = [settings.get(name, getattr(config, name, None)) for name in ("max_new_tokens", "max_length")]
 
     def generate(inputs: BatchEncoding) -> Tensor:
         told: dict[str, Any] = {"do_sample": False, **settings}
-        if not has_length:
+        if lengths == [None, None]:
             length = 2 * inputs["input_ids"].shape[1] + 10  # pyright: ignore[reportAttributeAccessIssue]
             told["max_new_tokens"] = length if limit is None else min(length, limit)
         return model.generate(**inputs, num_beams=num_beams, **told)  # pyright: ignore[reportCallIssue]
