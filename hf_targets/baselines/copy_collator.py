@@ -13,7 +13,7 @@ from hf_targets.maths.losses import IGNORED
 from hf_targets.phrases.batches.entries import padded
 from hf_targets.phrases.mining.tokenized_text import TokenizedText
 from hf_targets.phrases.pool import Retriever
-from hf_targets.retrieval.documents import DocumentRetriever
+from hf_targets.retrieval.documents import DocumentRetriever, names_near
 
 _OWN_TOKENS = 16  # in a row, of a document that is taken for a part of the text itself
 _MORE = 8  # documents to look for beyond those wanted, as some may be parts of the text
@@ -64,13 +64,9 @@ class CopyCollator:
         kept = [np.array(one.get("attention_mask", [1] * len(one["input_ids"]))) > 0 for one in features]
         ids, labels = zip(*(column[:, keep] for column, keep in zip(columns, kept, strict=True)), strict=True)
         texts = [TokenizedText.from_ids(row.tolist(), self.tokenizer) for row in ids]
-        asked = [at for at, text in enumerate(texts) if text.text.strip()]
-        nearest = self.retriever.retrieve([texts[at].text for at in asked], self.num_documents + _MORE) if asked else []
-        found: list[Any] = [[] for _ in texts]
-        for at, names in zip(asked, nearest, strict=True):
-            found[at] = names
-        self._read_all(name for row in found for name, _ in row[: self.num_documents])
-        near = [self._others(text, [name for name, _ in names]) for text, names in zip(texts, found, strict=True)]
+        found = names_near(self.retriever, [text.text for text in texts], self.num_documents + _MORE)
+        self._read_all(name for row in found for name in row[: self.num_documents])
+        near = [self._others(text, names) for text, names in zip(texts, found, strict=True)]
         names = list(dict.fromkeys(name for row in near for name in row))
         sources, edges = join_pieces([self._read(name) for name in names], self.encoder_tokenizer)
         edges_of = dict(zip(names, edges, strict=True))

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.progress import progress
-from hf_targets.retrieval.documents import DocumentRetriever
+from hf_targets.retrieval.documents import DocumentRetriever, names_near
 from hf_targets.retrieval.encoders import Encoder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ChunkNeighbors:
                 f"{type(documents).__name__}; give its documents and encoder"
             )
         made = DocumentRetriever.lexical if encoder is None else lambda texts: DocumentRetriever(texts, encoder)
-        self._retrieve = (documents if hasattr(documents, "retrieve") else made(documents)).retrieve
+        self._retriever = documents if hasattr(documents, "retrieve") else made(documents)
         self.documents, self.tokenizer = documents, tokenizer
         self.k, self.chunk_length, self.length = k, chunk_length, length
         self._ids: dict[str, list[int]] = {}
@@ -114,12 +114,7 @@ class ChunkNeighbors:
 
     def _nearest(self, chunks: list[list[int]], k: int) -> list[list[str]]:
         """Return the names of the documents nearest to each chunk."""
-        texts = list(map(str, self.tokenizer.batch_decode(chunks, skip_special_tokens=True)))
-        asked = [at for at, text in enumerate(texts) if text.strip()]
-        nearest: list[list[str]] = [[] for _ in texts]
-        for at, found in zip(asked, self._retrieve([texts[at] for at in asked], k), strict=True):
-            nearest[at] = [name for name, _ in found]
-        return nearest
+        return names_near(self._retriever, self.tokenizer.batch_decode(chunks, skip_special_tokens=True), k)
 
     def _tokenize(self, names: Iterable[str]) -> None:
         if new := [name for name in dict.fromkeys(names) if name not in self._ids]:

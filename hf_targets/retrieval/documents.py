@@ -129,6 +129,13 @@ def _found(read: Callable[[list[str]], np.ndarray], index: VectorSearch, queries
             yield numbers[numbers >= 0].numpy(), scores[numbers >= 0].numpy()
 
 
+def names_near(retriever: Any, texts: Sequence[str], k: int) -> list[list[str]]:
+    """Return the names of up to k documents nearest to each text, the nearest first; none for one without words."""
+    asked = [text for text in texts if text.strip()]
+    found = iter(retriever.retrieve(asked, k) if asked else [])
+    return [[name for name, _ in next(found)] if text.strip() else [] for text in texts]
+
+
 def check_documents(documents: Mapping[str, str]) -> None:
     """Raise a ValueError if `documents` is no mapping, there is no document, or one has no text."""
     if not isinstance(documents, Mapping) or not documents:
