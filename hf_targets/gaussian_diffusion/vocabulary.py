@@ -22,7 +22,7 @@ class Vocabulary:
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = False
     ) -> nn.Embedding:
-        """Resize the vocabulary; new words get embeddings as new models have them, as far from 0 as others.
+        """Resize the vocabulary; embeddings of new words are drawn with the deviation of those that stand.
 
         Departs: Transformers' default, `mean_resizing=True`, puts all new words at the mean of the others, where their
         directions, and with them their embeddings, are nearly the same.
@@ -32,7 +32,7 @@ class Vocabulary:
         resized = cast(nn.Embedding, super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing))
         if not mean_resizing:
             with torch.no_grad():
-                resized.weight[before:].normal_(std=cast(int, config.latent_size) ** -0.5)
+                resized.weight[before:].normal_().mul_(resized.weight[:before].std())
         return resized
 
     def check_vocabulary(self) -> None:

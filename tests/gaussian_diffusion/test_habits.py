@@ -22,8 +22,9 @@ def test_a_model_whose_weights_are_elsewhere_draws_its_noise_where_it_computes()
     model(batch["input_ids"], labels=batch["labels"]).loss.backward()
 
 
-def test_a_vocabulary_grows_with_its_tied_output():
-    model, _ = fixed("difformer")
+@pytest.mark.parametrize("initializer_range", [0.2, None])
+def test_a_vocabulary_grows_with_its_tied_output(initializer_range):
+    model, _ = fixed("difformer", initializer_range=initializer_range)
     model.resize_token_embeddings(60)
     assert model.lm_head.weight is model.embed_tokens.weight
     sizes = model.embedded(torch.arange(60)).square().mean(dim=1).sqrt()
