@@ -78,8 +78,6 @@ def encode_sources(
 ) -> Dataset:
     """Return the sources of pairs alone as `input_ids` and `attention_mask`, as `encode_pairs` does."""
     check_pairs(pairs)
-    if not len(pairs):
-        raise ValueError("pairs must have a row, got none; give a longer text")
     encoded = _encoded(pairs, "source", tokenizer, max_source_length, truncate=truncate, prefix=source_prefix or "")
     columns = ("input_ids", "attention_mask")
     return concatenate_datasets([rows_of({name: rows[name] for name in columns}) for rows in encoded])

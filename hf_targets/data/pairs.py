@@ -139,10 +139,12 @@ def pair_references(pairs: Dataset) -> list[str] | list[list[str]]:
 
 
 def check_pairs(pairs: Dataset) -> None:
-    """Raise a ValueError if this is not one split with the columns `source` and `target`."""
+    """Raise a ValueError if this is not one split with the columns `source` and `target`, and a row."""
     if not isinstance(pairs, Dataset) or not {"source", "target"} <= set(pairs.column_names):
         found = pairs.column_names if isinstance(pairs, Dataset) else type(pairs).__name__
         raise ValueError(f"pairs must be one split, a Dataset with the columns source and target, got {found}")
+    if not len(pairs):
+        raise ValueError("pairs must have a row, got none; give a longer text")
 
 
 def _known_pairs(name: str, sides: tuple[str, str]) -> dict[str, Any] | None:

@@ -40,10 +40,13 @@ def translate(
         batch_tokens: Tokens of the sources of a batch, padding included, times the beams.
         settings: More arguments of `generate`, such as `ensemble_weight`, `draft_tokens`, `max_new_tokens`.
     Raises:
-        ValueError: If several translations of a source are asked for, or as `generate` raises.
+        ValueError: If `num_beams` is not 1 or more, several translations of a source are asked for, or as `generate`
+            raises.
     """
     if settings.get("return_dict_in_generate") or (settings.get("num_return_sequences") or 1) > 1:
         raise ValueError("each source has one translation; leave out num_return_sequences and return_dict_in_generate")
+    if not isinstance(num_beams, int) or num_beams < 1:
+        raise ValueError(f"num_beams must be an integer, 1 or more, got {num_beams!r}")
     limit, config = position_limit(model), settings.get("generation_config")
     lengths = [settings.get(name, getattr(config, name, None)) for name in ("max_new_tokens", "max_length")]
 

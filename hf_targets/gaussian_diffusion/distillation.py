@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_targets.backbones.positions import position_limit
 from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.data.pair_encoding import encode_sources
+from hf_targets.data.pairs import check_pairs
 from hf_targets.data.shards import run_shards
 from hf_targets.evaluation.translation import translate
 
@@ -50,12 +51,18 @@ def distill(
         source_prefix: Put before each source for the teacher, such as `">>de<<"`.
         settings: More arguments of `translate` and `generate`, such as `num_beams`.
     Raises:
-        ValueError: Before anything is translated, if the model has no encoder, a source is too long, or the language in
-            the prefix is no token.
+        ValueError: Before anything is translated, if the model has no encoder, there is no training split or it has no
+            row, a source is too long, a number is out of range, or the language in the prefix is no token.
     Source: Kim and Rush 2016, "Sequence-Level Knowledge Distillation".
     """
     if not model.config.is_encoder_decoder:
         raise ValueError(f"a teacher translates with encoder and decoder, and {type(model).__name__} has no encoder")
+    splits = list(pairs) if isinstance(pairs, Mapping) else type(pairs).__name__
+    if "train" not in splits:
+        raise ValueError(f"pairs must have a split train, got {splits}; name the text to translate so")
+    if not isinstance(part_size, int) or part_size < 1:
+        raise ValueError(f"part_size must be an integer, 1 or more, got {part_size!r}")
+    check_pairs(pairs["train"])
     known = tokenizer.get_vocab()
     if missing := [mark for mark in _MARK.findall(source_prefix or "") if mark not in known]:
         raise ValueError(f"the teacher's tokenizer has no token {missing[0]}, so it would read its letters as text")

@@ -153,6 +153,30 @@ def test_a_model_without_an_encoder_and_a_mark_that_is_no_token_are_refused(teac
         run(teacher, tmp_path, source_prefix=">>xx<<")
 
 
+@pytest.mark.parametrize(
+    ("splits", "settings", "word"),
+    [
+        (("validation",), {}, "split train, got .*validation"),
+        (("train",), {"part_size": 0}, "part_size"),
+        (("train",), {"part_size": 2.5}, "part_size"),
+        (("train",), {"num_beams": 0}, "num_beams"),
+        (("train",), {"num_beams": None}, "num_beams"),
+    ],
+)
+def test_wrong_splits_and_settings_are_told(splits, settings, word, teacher, tmp_path):
+    model, tokenizer, pairs = teacher
+    with pytest.raises(ValueError, match=word):
+        run((model, tokenizer, {split: pairs[split] for split in splits}), tmp_path, **settings)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_training_split_must_have_a_row_when_sources_are_cut_too(teacher, tmp_path):
+    model, tokenizer, pairs = teacher
+    for truncate in (False, True):
+        with pytest.raises(ValueError, match="must have a row"):
+            run((model, tokenizer, {"train": pairs["train"].take(0)}), tmp_path, truncate=truncate)
+
+
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "de", "en", "a"]
 """Of a vocabulary in which names of languages are words, as in any large one."""
 
