@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "ensemble_weight": 0.0,
 }
 """What `generate` does where neither the call nor `generation_config` says otherwise."""
+_LEAST = {"num_reverse_steps": 1, "num_skipped_steps": 0, "num_lengths": 1, "num_noises": 1}
 _INSTEAD = {
     "max_length": "lengths",
     "max_new_tokens": "lengths",
@@ -98,7 +99,7 @@ class GaussianGeneration:
         reverse step leads from the state towards them. The text is the most probable word at each position of the last
         prediction. To generate in several threads at once, put the model into evaluation mode.
 
-        Settings, from the call or from `generation_config`:
+        Settings, from the call or, where it has none or None, from `generation_config`:
 
         | setting             | default              | meaning                                                        |
         |---------------------|----------------------|----------------------------------------------------------------|
@@ -128,7 +129,7 @@ class GaussianGeneration:
         Source: Gao et al. 2024, section 5.1; `noise_factor` of decoding is 1 in the published scripts, whatever that of
             training is.
         """
-        settings = {name: value for name, value in settings.items() if name not in _OF_TRAINERS}
+        settings = {name: value for name, value in settings.items() if name not in _OF_TRAINERS and value is not None}
         chosen = self._settings(generation_config, settings, has_rescorer=rescorer is not None)
         steps = decoding_steps(self.config, chosen["num_reverse_steps"], chosen["num_skipped_steps"])
         with without_dropout(self):
@@ -175,9 +176,10 @@ class GaussianGeneration:
             )
         kept = {name: generation_setting(name, *told) for name in DEFAULTS}
         chosen = {**DEFAULTS, **{name: value for name, value in kept.items() if value is not None}, **settings}
-        for name in ("num_lengths", "num_noises"):
-            if chosen[name] < 1:
-                raise ValueError(f"{name} must be 1 or more, got {chosen[name]}")
+        for name, least in _LEAST.items():
+            value = chosen[name]
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name} must be an integer, {least} or more, got {value!r}")
         if not 0 <= chosen["noise_factor"] < float("inf"):
             raise ValueError(f"noise_factor must be 0 or more, and finite, got {chosen['noise_factor']}")
         check_ensemble_weight(chosen["ensemble_weight"])

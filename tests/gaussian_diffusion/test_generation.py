@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from hf_targets.gaussian_diffusion.generation import GaussianGenerationOutput
+from hf_targets.gaussian_diffusion.generation import DEFAULTS, GaussianGenerationOutput
 from tests.gaussian_diffusion.models import KINDS, make_difformer
 from tests.tiny_seq2seq import EOS, PAD, pairs
 
@@ -107,6 +107,15 @@ def test_settings_come_from_the_call_or_the_generation_config():
     assert model.generate(**BATCH, generation_config=config).num_evaluations == 9
 
 
+def test_a_setting_of_none_is_as_configured():
+    model = make_difformer("heads")
+    model.generation_config.num_lengths, model.generation_config.num_reverse_steps = 2, 8
+    expected = model.generate(**BATCH, generator=seeded(), return_dict_in_generate=True)
+    none = dict.fromkeys([*DEFAULTS, "num_beams", "max_length"])
+    output = model.generate(**BATCH, **none, generator=seeded(), return_dict_in_generate=True)
+    assert torch.equal(output.candidates, expected.candidates) and output.num_evaluations == 3
+
+
 def test_the_ensemble_mixes_in_what_heads_predict_from_earlier_positions():
     model = make_difformer("heads").double()
     generator = torch.Generator().manual_seed(0)
@@ -155,6 +164,9 @@ def test_a_trained_model_writes_what_it_was_trained_on():
         ({"num_beams": 2}, "num_beams"),
         ({"generation_config": GenerationConfig(max_length=3)}, "max_length"),
         ({"num_lengths": 0}, "num_lengths"),
+        ({"num_lengths": "3"}, "num_lengths must be an integer"),
+        ({"num_reverse_steps": 20.0}, "num_reverse_steps must be an integer"),
+        ({"num_skipped_steps": 2.5}, "num_skipped_steps must be an integer"),
         ({"num_reverse_steps": 2001}, "at most 2000"),
         ({"num_reverse_steps": 5}, "num_skipped_steps"),
         ({"noise_factor": -1.0}, "noise_factor"),
