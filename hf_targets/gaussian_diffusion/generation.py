@@ -81,9 +81,10 @@ class GaussianGeneration:
     @torch.no_grad()
     def generate(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
+        inputs: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         lengths: Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -115,6 +116,7 @@ class GaussianGeneration:
         Args:
             input_ids: (batch, source).
             attention_mask: (batch, source), 0 at padding. None: where there is no padding token.
+            inputs: Another name of `input_ids`, which Transformers has.
             generation_config: What it has not is that of the model's own.
             lengths: (batch,), of the texts, end token included; None: predicted.
             generator: Draws all noise, for all rows at once; None: the global generator.
@@ -125,11 +127,15 @@ class GaussianGeneration:
             output_predictions: Whether to return all candidates, and what the decoder predicted in each step.
         Returns: (batch, time), or a `GaussianGenerationOutput`.
         Raises:
-            ValueError: If a setting is unknown or out of range, or `rescoring` has no rescorer.
+            ValueError: If a setting is unknown or out of range, `rescoring` has no rescorer, or there is no source.
         Source: Gao et al. 2024, section 5.1; `noise_factor` of decoding is 1 in the published scripts, whatever that of
             training is.
         """
         settings = {name: value for name, value in settings.items() if name not in _OF_TRAINERS and value is not None}
+        sources = [given for given in (input_ids, inputs) if given is not None]
+        if len(sources) != 1:
+            raise ValueError(f"generate reads the source as input_ids or inputs, one of them, got {len(sources)}")
+        input_ids = sources[0]
         chosen = self._settings(generation_config, settings, has_rescorer=rescorer is not None)
         steps = decoding_steps(self.config, chosen["num_reverse_steps"], chosen["num_skipped_steps"])
         with without_dropout(self):

@@ -60,6 +60,15 @@ def test_clamping_makes_predictions_the_embeddings_of_words():
     assert torch.cdist(seen[-1].flatten(0, 1), table).amin(dim=1).max() > 0.1
 
 
+def test_inputs_is_another_name_of_the_source():
+    model = make_difformer()
+    named = model.generate(inputs=BATCH["input_ids"], generator=seeded())
+    assert torch.equal(named, model.generate(BATCH["input_ids"], generator=seeded()))
+    for given in ({}, {**BATCH, "inputs": BATCH["input_ids"]}):
+        with pytest.raises(ValueError, match="input_ids or inputs"):
+            model.generate(**given)
+
+
 def test_candidates_have_the_lengths_around_the_most_probable_one():
     model = make_difformer()
     output = model.generate(**BATCH, num_lengths=4, num_noises=2, generator=seeded(), return_dict_in_generate=True)
