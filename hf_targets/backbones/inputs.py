@@ -59,10 +59,13 @@ def check_shapes(
 
 
 def check_integers(**named: Tensor | None) -> None:
-    """Raise a ValueError if a given tensor does not hold integers; None is allowed."""
+    """Raise a ValueError if what is given is no tensor of integers; None is allowed."""
     for name, ids in named.items():
-        if ids is not None and ids.dtype not in _INTEGERS:
-            raise ValueError(f"{name} must be token ids, integers, got {ids.dtype}; convert them with .long()")
+        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        if ids is not None and kind not in _INTEGERS:
+            raise ValueError(
+                f"{name} must be token ids, integers, got {kind}; convert them with torch.as_tensor(...).long()"
+            )
 
 
 def check_ids(ids: Tensor, vocab_size: int, name: str, ignored: int | None = None, hint: str = "") -> None:

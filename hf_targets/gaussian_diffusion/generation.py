@@ -3,7 +3,7 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 # (a mixin: the model defines configuration, process, encode, lengths, denoise and word_logits)
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,7 @@ class GaussianGeneration:
         *,
         inputs: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         generator: torch.Generator | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         rescorer: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
@@ -145,7 +145,7 @@ class GaussianGeneration:
                 logits = self.lengths(source.hidden, source.mask)
                 tried = self.lengths.candidates(logits, source.mask, num_lengths)
             else:
-                tried = self._given_lengths(lengths, source.mask, settings.get("num_lengths", 1))
+                tried = self._given_lengths(torch.as_tensor(lengths), source.mask, settings.get("num_lengths", 1))
             tried = tried.repeat_interleave(num_noises, dim=1)
             count, rows = tried.shape[1], tried.flatten()
             kept: list[Any] | None = [] if output_predictions else None

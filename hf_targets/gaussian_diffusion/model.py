@@ -1,5 +1,6 @@
 """Text for a source by Gaussian diffusion: embeddings of the text become noise, and a decoder predicts them again."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -121,7 +122,7 @@ class DifformerForConditionalGeneration(
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         *,
-        timesteps: Tensor | None = None,
+        timesteps: Tensor | Sequence[float] | None = None,
         noise: Tensor | None = None,
         self_condition: bool | None = None,
         generator: torch.Generator | None = None,
@@ -172,6 +173,7 @@ class DifformerForConditionalGeneration(
         clean, keep = self.embedded(ids), is_target | first  # a row without a target attends to its first pad
         if timesteps is None:
             timesteps = process.times(self._uniforms(len(ids), generator), self._least_time())
+        timesteps = torch.as_tensor(timesteps, device=clean.device)
         if noise is None:
             noise = self._drawn(torch.randn, clean.shape, generator)
         _check_noise(process, timesteps, noise, clean)
@@ -219,9 +221,9 @@ class DifformerForConditionalGeneration(
     ) -> Source:
         """Return what the decoder reads of a source; `wanted` says what to record in the encoder and the decoder."""
         config = self.config
+        check_integers(input_ids=input_ids)
         if input_ids.dim() != 2 or not input_ids.numel():
             raise ValueError(f"input_ids must be (batch, source) with at least one token, got {tuple(input_ids.shape)}")
-        check_integers(input_ids=input_ids)
         own = config.source_vocab_size
         check_ids(input_ids, config.vocab_size if own is None else own, "input_ids")
         check_attention_mask(attention_mask, input_ids, None)
@@ -349,9 +351,9 @@ class DifformerModel(DifformerForConditionalGeneration):
 
 def _check_labels(config: DifformerConfig, labels: Tensor, input_ids: Tensor) -> None:
     """Check that labels are texts, one for each source, with -100 only after their ends."""
+    check_integers(labels=labels)
     if labels.dim() != 2 or len(labels) != len(input_ids) or not labels.numel():
         raise ValueError(f"labels must be ({len(input_ids)}, time), a row for each source, got {tuple(labels.shape)}")
-    check_integers(labels=labels)
     check_ids(labels, config.vocab_size, "labels", IGNORED)
     _check_length(config, "a text", labels)
     is_target = labels != IGNORED

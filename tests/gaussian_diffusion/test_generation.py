@@ -60,6 +60,12 @@ def test_clamping_makes_predictions_the_embeddings_of_words():
     assert torch.cdist(seen[-1].flatten(0, 1), table).amin(dim=1).max() > 0.1
 
 
+def test_lengths_may_be_a_list():
+    model = make_difformer()
+    texts = [model.generate(**BATCH, lengths=each, generator=seeded()) for each in (LENGTHS, LENGTHS.tolist())]
+    assert torch.equal(*texts)
+
+
 def test_inputs_is_another_name_of_the_source():
     model = make_difformer()
     named = model.generate(inputs=BATCH["input_ids"], generator=seeded())

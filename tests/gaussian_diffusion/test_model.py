@@ -32,6 +32,12 @@ def test_without_a_text_the_lengths_come_first():
     assert type(output) is tuple and torch.equal(output[0], model(**batch).length_logits)
 
 
+def test_times_may_be_a_list():
+    model, batch = make_difformer(), noisy_pairs(make_difformer())
+    again = model(**{**batch, "timesteps": batch["timesteps"].tolist()}, self_condition=True)
+    assert torch.equal(again.loss, model(**batch, self_condition=True).loss)
+
+
 def diffusion_of(model, prediction, clean, is_target):
     """Return the diffusion loss by loops over heads, rows and positions."""
     num_targets, settings = is_target.sum(), model.config.multitoken
@@ -179,6 +185,8 @@ def test_wrong_configurations_are_told(fields, word):
         ({"noise": torch.zeros(1, 6, 8)}, "noise"),
         ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100"),
         ({"labels": torch.full((3, 41), 5)}, "40 positions"),
+        ({"labels": [[5, 6]] * 3}, "labels must be token ids, integers, got list"),
+        ({"input_ids": [[5, 6]] * 3}, "input_ids must be token ids, integers, got list"),
         ({"input_ids": torch.full((3, 41), 5), "attention_mask": None}, "40 positions"),
     ],
 )
