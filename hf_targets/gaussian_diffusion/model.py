@@ -40,6 +40,7 @@ from hf_targets.maths.ensemble import mix_predictions
 from hf_targets.maths.gaussian_noise import nearest_neighbour_deviation
 from hf_targets.maths.losses import IGNORED, target_count, weighted_cross_entropy
 from hf_targets.maths.noise import drawn
+from hf_targets.maths.torch_modes import break_graph
 
 PARTS = ("diffusion", "words", "length")
 """The parts of the loss, in the order of `row_losses`."""
@@ -81,6 +82,7 @@ class DifformerForConditionalGeneration(
         heads = HeadSettings.of(config.multitoken)
         self.heads = None if heads is None else FutureEmbeddings(heads, config.hidden_size)
         self.lm_head = nn.Linear(latent, config.vocab_size, bias=False)
+        self._last_noise_bound = torch.empty(0), torch.empty(0)  # a matrix, and its bound
         self.post_init()
         # one made of the configuration would lose our settings when it is loaded again
         ids = {name: getattr(config, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
@@ -319,7 +321,18 @@ class DifformerForConditionalGeneration(
     def _least_time(self) -> Tensor | float:
         if not self.config.clip_noise:
             return 0.0
-        return call_inside(output_embedding(self), lambda weight, _: nearest_neighbour_deviation(self._table(weight)))
+        return call_inside(output_embedding(self), self._noise_bound)
+
+    @break_graph
+    @torch.no_grad()
+    def _noise_bound(self, weight: Tensor, _: None) -> Tensor:
+        """Return the least noise that moves a word to another; it is computed again when the matrix has changed."""
+        # rows are compared: fused optimizers and writes to `.data` do not increase torch's version counters
+        kept, bound = self._last_noise_bound
+        if kept.device != weight.device or not torch.equal(kept, weight):
+            kept, bound = weight.clone(), nearest_neighbour_deviation(self._table(weight))
+            self._last_noise_bound = kept, bound
+        return bound
 
     def _uniforms(self, count: int, generator: torch.Generator | None) -> Tensor:
         return self._drawn(torch.rand, (count,), generator)

@@ -1,9 +1,12 @@
+import copy
+
 import pytest
 import torch
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
+from hf_targets.gaussian_diffusion import model as model_file
 from hf_targets.gaussian_diffusion.configuration import PRESETS
 from hf_targets.maths.bsplines import inverse_matrix
 from tests.gaussian_diffusion.models import KINDS, LATENT, make_difformer, noisy_pairs
@@ -140,6 +143,33 @@ def test_noise_is_clipped_where_the_preset_says_so():
         times.append(process.times(model._uniforms(4, torch.Generator().manual_seed(seed)), least))
     assert torch.cat(times).min() >= least and torch.cat(times).max() <= 1
     assert make_difformer()._least_time() == 0
+
+
+def test_the_bound_of_noise_is_computed_again_only_when_the_matrix_has_changed(monkeypatch):
+    model, calls = make_difformer("dinoiser"), []
+    bound, weight = model_file.nearest_neighbour_deviation, model.embed_tokens.weight
+    monkeypatch.setattr(model_file, "nearest_neighbour_deviation", lambda rows: calls.append(rows) or bound(rows))
+
+    def step():
+        optimizer, weight.grad = torch.optim.AdamW([weight], lr=0.1, fused=True), torch.randn_like(weight)
+        optimizer.step()  # without a trace in torch's version counter
+
+    changes = (
+        lambda: None,
+        step,
+        lambda: weight.data.neg_().add_(0.1),
+        lambda: model.resize_token_embeddings(60),
+        lambda: model.bfloat16(),
+    )
+    for count, change in enumerate(changes, start=1):
+        change()
+        with torch.inference_mode(count % 2 == 1):
+            found = [model._least_time() for _ in range(2)]
+        found.append(copy.deepcopy(model)._least_time())
+        assert found == [bound(model._table(model.embed_tokens.weight))] * 3
+        assert len(calls) == count
+    model.train()(**{name: value for name, value in noisy_pairs(model).items() if name not in ("timesteps", "noise")})
+    assert len(calls) == len(changes)
 
 
 def test_presets_are_values_of_the_same_fields():
