@@ -191,7 +191,6 @@ def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
     return ids[keep], labels[keep]
 
 
-@torch.no_grad()
 def check_rows(model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Raise a ValueError if a row, ids (time,) and what else there is, is longer than the model has positions."""
     longest, positions = max((len(ids) for ids, _ in rows), default=0), max_positions(model.config)
@@ -199,6 +198,7 @@ def check_rows(model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]]) ->
         raise ValueError(f"a row has {longest} tokens, and the model {positions} positions; cut it into blocks")
 
 
+@torch.no_grad()
 def _negative_log_likelihoods(
     model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]], batch_size: int
 ) -> list[Tensor]:

@@ -105,15 +105,17 @@ def test_half_precision_is_judged_in_full_and_up_to_the_last_position():
     assert (found.num_tokens, found.nll) == (63, pytest.approx(nll.item(), rel=1e-6))
 
 
-def test_dropout_is_off_for_the_measure_and_on_again_after_it():
+def test_neither_dropout_nor_a_gradient_is_on_for_the_measure():
     model = make_backbone("gpt2")
+    model.register_forward_hook(lambda *call: asked.append(call[-1].logits.requires_grad))
+    asked: list[bool] = []
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.5
     model.train()
     found = [perplexity_of_generated_texts(model, ROWS).nll for _ in range(2)]
     assert found[0] == found[1] == pytest.approx(perplexity_of_generated_texts(MODEL, ROWS).nll)
-    assert all(module.training for module in model.modules())
+    assert all(module.training for module in model.modules()) and not any(asked)
 
 
 def test_variety_is_that_of_what_was_generated_by_hand():
