@@ -33,9 +33,9 @@ class _Pass:
             return None
         if isinstance(mask, Tensor) and mask.dim() == 2:
             return mask[:, :time].bool()
-        if isinstance(mask, Tensor) and mask.dim() == 4:  # of a static cache: what the last position sees
-            last = mask[:, 0, -1, :time]
-            return last if last.dtype == torch.bool else last == 0
+        if isinstance(mask, Tensor) and mask.dim() == 4:  # of a static cache: a position that is no padding sees itself
+            own = mask[:, 0].diagonal(dim1=-2, dim2=-1)[:, :time]
+            return own if own.dtype == torch.bool else own == 0
         raise ValueError(
             f"a cache leaves padding out, and a mask of type {type(self.mask).__name__} does not show it; generate "
             'with cache_implementation="dynamic", and attention "eager" or "sdpa"'
@@ -93,7 +93,8 @@ class HiddenStateProcessor(LogitsProcessor):
         (named, output), thread = rest, get_ident()
         states, past = output[0].detach(), named.get("past_key_values")
         if thread not in self._passes or past is None or past.get_seq_length() == states.shape[1]:  # a text begins
-            self._passes[thread] = _Pass(named.get("attention_mask"))
+            self._passes[thread] = _Pass(None)
+        self._passes[thread].mask = named.get("attention_mask")  # of the last part of a prompt that is read in parts
         self._passes[thread].states.append(states)
 
     def _read_by_head(self, module: Any, inputs: tuple[Any, ...]) -> None:

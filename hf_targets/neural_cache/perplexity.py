@@ -46,9 +46,12 @@ def cached_perplexities(
             time: right for a model of constant state, such as AWD-LSTM. Each block must then begin with the last token
             of the one before.
     Raises:
-        ValueError: If there is no target, the text has fewer words than the window of a cache, a block is malformed
-            (`perplexity_of_blocks`) or does not go on from the one before, or the model has an encoder.
+        ValueError: If the caches have no names or one is called "without cache", there is no target, the text has fewer
+            words than the window of a cache, a block is malformed (`perplexity_of_blocks`) or does not go on from the
+            one before, or the model has an encoder.
     """
+    if not isinstance(caches, Mapping) or WITHOUT in caches:
+        raise ValueError(f"caches must be given by names other than {WITHOUT!r}, got {caches!r}")
     given, chains = list(blocks), [one if isinstance(one, Sequence) else (one,) for one in caches.values()]
     rows = _rows(given, [one for chain in chains for one in chain])
     sums: dict[str, float] = dict.fromkeys([WITHOUT, *caches], 0.0)
@@ -81,6 +84,8 @@ def search_cache(
         thetas, weights: To choose from, at least one of each; a weight of 0 is no cache.
         others: As for `cached_perplexities`, as are the errors.
     """
+    if not (len(thetas) and len(weights)):
+        raise ValueError(f"there must be a theta and a weight to choose from, got {thetas!r} and {weights!r}")
     caches = [NeuralCache(window, theta, _HALF, waits, relative) for theta in thetas]
     choices = [[replace(cache, weight=weight) for weight in weights] for cache in caches]
     rows, sums = _rows(blocks, caches), torch.zeros(len(thetas), len(weights), dtype=torch.float64)
@@ -143,6 +148,8 @@ def read_blocks(
     """
     if carries_state and any(before[-1] != after[0] for (before, _), (after, _) in pairwise(rows)):
         raise ValueError("each block must begin with the last token of the one before; make them with pack_blocks")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
     check_rows(model, rows)
     device, size = execution_device(model), 1 if carries_state else batch_size
     state = DynamicCache() if carries_state else None

@@ -1,6 +1,7 @@
 """A cache in `generate`: greedy text is that of a loop without key-value cache; beams, padding, threads."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Thread
 
 import pytest
@@ -11,7 +12,7 @@ from transformers import BertConfig, BertLMHeadModel
 from hf_targets import NeuralCache, cache_processor
 from tests.awd_lstm.models import make_awd_lstm
 from tests.tiny_backbones import SMALL, left_padded, make_backbone, token_ids
-from tests.tiny_models import make_model
+from tests.tiny_models import make_model, make_sliding_model
 
 CACHE = NeuralCache(window=6, theta=2.0, weight=0.6)
 NEW = {"max_new_tokens": 9, "eos_token_id": None, "pad_token_id": 0, "do_sample": False}
@@ -103,14 +104,16 @@ def repeating():
     return (torch.arange(12)[None] % 4) + 1
 
 
-def test_a_static_cache_leaves_padding_out_too():
-    model = make_backbone("llama")
-    ids, mask = left_padded(3, 7)
+@pytest.mark.parametrize("way", [{"cache_implementation": "static"}, {"prefill_chunk_size": 3}], ids=str)
+@pytest.mark.parametrize("make", [lambda: make_backbone("llama"), lambda: make_sliding_model().backbone])
+def test_however_a_padded_prompt_is_read_its_words_are_remembered_without_padding(make, way):
+    model, long = make(), replace(CACHE, window=20)
+    ids, mask = left_padded(3, 12)
     options = {"attention_mask": mask, "output_scores": True, "return_dict_in_generate": True, "disable_compile": True}
-    dynamic, static = (generate(model, ids, **options, **way) for way in ({}, {"cache_implementation": "static"}))
-    assert torch.equal(dynamic.sequences, static.sequences)
-    for one, other in zip(dynamic.scores, static.scores, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    plain, other = generate(model, ids, long, **options), generate(model, ids, long, **options, **way)
+    assert torch.equal(plain.sequences, other.sequences)
+    for one, score in zip(plain.scores, other.scores, strict=True):
+        torch.testing.assert_close(one, score, rtol=1e-4, atol=1e-4)
 
 
 def test_texts_of_any_length_and_other_passes_may_come_in_between():
