@@ -132,7 +132,15 @@ def is_sharded(module: nn.Module) -> bool:
 
 def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
     """Return the state dict of a module, including weights that accelerate has offloaded."""
-    return module.state_dict() if is_readable(module) else get_state_dict_offloaded_model(module)
+    if is_readable(module):
+        return module.state_dict()
+    offloading: Any = getattr(module, "_hf_hook", None)  # accelerate leaves out what belongs to the module itself
+    if offloading is not None:
+        offloading.pre_forward(module)
+    own = {name: tensor.clone() for name, tensor in module.state_dict().items() if "." not in name}
+    if offloading is not None:
+        offloading.post_forward(module, None)
+    return {**own, **get_state_dict_offloaded_model(module)}
 
 
 def num_rows(layer: nn.Module) -> int:

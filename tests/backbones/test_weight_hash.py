@@ -6,6 +6,7 @@ from peft import LoraConfig, get_peft_model
 from hf_targets.backbones.weight_hash import weight_hash
 from tests.programs import run_program
 from tests.tiny_backbones import make_backbone
+from tests.tiny_seq2seq import make_pair_backbone
 
 
 def test_the_hash_is_the_same_in_another_process_and_after_saving(tmp_path):
@@ -49,8 +50,9 @@ def test_adapters_count_while_they_are_on():
     assert weight_hash(model) == on
 
 
-def test_weights_that_are_offloaded_count_as_well():
-    model = make_backbone("llama")
+@pytest.mark.parametrize("make", [lambda: make_backbone("llama"), make_pair_backbone])  # Marian has a bias of its own
+def test_weights_that_are_offloaded_count_as_well(make):
+    model = make()
     before = weight_hash(model)
     cpu_offload(model)
     assert weight_hash(model) == before
