@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from hf_targets.backbones.weight_access import whole_state_dict
+from hf_targets.backbones.output_matrix import output_embedding
+from hf_targets.backbones.weight_access import call_inside
 
 NUM_BINS = 100
 _MOST_EXACT_PAIRS = 5_000_000
@@ -68,8 +69,8 @@ def embedding_geometry(
         frequencies: How often each word occurs, (V,).
         num_pairs: So many pairs, drawn at random, make the histogram where V has more than 5,000,000 pairs.
         seed: Of these draws.
-    Raises: ValueError if the model has no output embeddings, a value is NaN or infinite, fewer than two rows are not
-        zero, or there is not one frequency a row.
+    Raises: ValueError if the model has no output embeddings of floats, a value is NaN or infinite, fewer than two rows
+        are not zero, or there is not one frequency a row.
     Source: Gao et al. 2019, sections 3 and 6.3. Isotropy: Mu and Viswanath 2018, "All-but-the-Top", equation (1).
         Effective rank: Roy and Vetterli 2007.
     Departs: The paper's aperture is the widest angle of the cone that holds all embeddings. One odd row decides that,
@@ -113,10 +114,10 @@ def embedding_geometry(
 def _output_embeddings(model_or_weight: Any) -> Float[Tensor, "vocab dim"]:
     """Return the output embeddings of a model, or a matrix of torch or NumPy, in float64 on the CPU."""
     if isinstance(model_or_weight, torch.nn.Module):
-        layer = cast(Any, model_or_weight).get_output_embeddings()
-        if layer is None:
+        if getattr(model_or_weight, "get_output_embeddings", lambda: None)() is None:
             raise ValueError(f"{type(model_or_weight).__name__} has no output embeddings; give a matrix of embeddings")
-        model_or_weight = whole_state_dict(layer)["weight"]
+        layer = output_embedding(cast(Any, model_or_weight))
+        model_or_weight = call_inside(layer, lambda weight, _: weight.detach().clone())
     weight = torch.as_tensor(model_or_weight).detach().to("cpu", torch.float64)
     if weight.dim() != 2:
         raise ValueError(f"embeddings must be a matrix (vocab, dim), got the shape {tuple(weight.shape)}")

@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
 
 from hf_targets import embedding_geometry
 from hf_targets.cosine import geometry as module
@@ -109,6 +111,13 @@ def test_a_model_is_its_output_embeddings_in_any_type(make):
     rounded = embedding_geometry(model.bfloat16())
     assert rounded.mean_cosine == pytest.approx(found["mean_cosine"], abs=1e-3)
     assert rounded.effective_rank == pytest.approx(found["effective_rank"], rel=1e-3)
+
+
+def test_a_model_that_peft_has_wrapped_or_that_is_offloaded_has_the_embeddings_it_had():
+    found = scalars(embedding_geometry(make_backbone("llama")))
+    config = LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    assert scalars(embedding_geometry(get_peft_model(make_backbone("llama"), config))) == found
+    assert scalars(embedding_geometry(cpu_offload(make_backbone("llama"), torch.device("cpu")))) == found
 
 
 @pytest.mark.parametrize(
