@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.output_reading import output_inputs
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.maths.losses import IGNORED
 
 _SOLVED = 3e-8
@@ -108,6 +109,7 @@ def softmax_inputs(
     Raises: ValueError if there is no text, the model has no output embeddings, or a batch lacks the labels.
     """
     seen: list[Tensor] = []
+    device = execution_device(model)
     with output_inputs(model, with_encoder=True) as read, without_dropout(model):
         for batch in batches:
             if model.config.is_encoder_decoder and "labels" not in batch:
@@ -115,7 +117,7 @@ def softmax_inputs(
                     f"a model with an encoder also reads labels, got {sorted(batch)}; add the target's ids"
                 )
             read.clear()
-            model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+            model(**{name: tensor.to(device) for name, tensor in batch.items()})
             mask = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
             kept = (batch["labels"] != IGNORED if model.config.is_encoder_decoder else mask).flatten()
             seen.append(read[0].flatten(0, -2)[kept.to(read[0].device)].float().cpu())

@@ -11,6 +11,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.positions import position_limit
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import TokenBatchSampler
 from hf_targets.data.pair_encoding import pair_lengths
 from hf_targets.data.pairs import pair_references
@@ -79,11 +80,12 @@ def generated_texts(
     longest = max(map(len, pairs["input_ids"]))
     room = max(batch_tokens, longest, int(pair_lengths(pairs).max()))
     texts: dict[int, str] = {}
+    device = execution_device(model)
     with without_dropout(model), progress(len(pairs), "translating", unit="pair") as bar:
         for rows in TokenBatchSampler(pair_lengths(pairs), room, shuffle=False, seed=0):
             batch = pairs.select(rows)
             columns = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-            found = generate(tokenizer.pad(columns, return_tensors="pt").to(model.device))
+            found = generate(tokenizer.pad(columns, return_tensors="pt").to(device))
             texts |= zip(rows, tokenizer.batch_decode(found, skip_special_tokens=True), strict=True)
             bar.update(len(rows))
     return [texts[row].strip() for row in range(len(pairs))]

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_targets.backbones.output_reading import output_inputs
 from hf_targets.backbones.positions import position_limit
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.atomic_write import written_together
 from hf_targets.data.shard_files import ShardFiles
 from hf_targets.data.shards import run_shards
@@ -232,7 +233,7 @@ class PhraseDatastoreBuilder:
             left = each
             for text in tokenized(self._passages, shard, self.tokenizer):
                 with output_inputs(model.backbone, with_logits=False) as read:
-                    model.backbone(torch.tensor([text.ids[:limit]], device=model.device))
+                    model.backbone(torch.tensor([text.ids[:limit]], device=execution_device(model.backbone)))
                 found.append(read[0][0, -left:].float().cpu())
                 left -= len(found[-1])
                 if left <= 0:
