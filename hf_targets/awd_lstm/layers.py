@@ -105,6 +105,11 @@ class LstmState(CacheLayerMixin):
         """Keep the values of the state, and forget what they were computed from."""
         self._map(Tensor.detach)
 
+    def crop(self, tokens_to_remove: int) -> None:
+        """Raise a ValueError if a token is to be taken back."""
+        if tokens_to_remove:
+            raise ValueError("an LSTM's state cannot be taken back, as drafts need; choose another assistant_model")
+
     def get_seq_length(self) -> int:
         """Return the number of positions that have been read, padding included."""
         return self.cumulative_length

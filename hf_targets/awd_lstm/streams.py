@@ -1,6 +1,6 @@
 """A text as one stream of tokens, cut into rows that are read side by side, segment by segment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -35,7 +35,7 @@ class TextStream:
     num_words: int | None
 
     @classmethod
-    def of_blocks(cls, blocks: Dataset, name: str) -> Self:
+    def of_blocks(cls, blocks: Iterable[Any], name: str) -> Self:
         """Return the text that blocks were cut from, as `pack_blocks` cuts them.
 
         Args:
@@ -45,6 +45,8 @@ class TextStream:
         """
         if blocks is None:
             raise ValueError(f"there is no {name} data; give the trainer a data set of blocks")
+        if not isinstance(blocks, Dataset):
+            blocks = Dataset.from_list([*blocks])
         ids, labels, last = [], [], None
         has_mask = "attention_mask" in blocks.column_names
         for index, block in enumerate(blocks.with_format("numpy")):

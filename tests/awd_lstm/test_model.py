@@ -8,7 +8,7 @@ from hf_targets import AwdLstmForCausalLM
 from hf_targets.awd_lstm.layers import WeightDropLstm
 from tests.awd_lstm.by_hand import lstm_by_hand, read_by_hand
 from tests.awd_lstm.models import make_awd_lstm, make_config
-from tests.tiny_backbones import token_ids
+from tests.tiny_backbones import make_backbone, token_ids
 
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
 
@@ -140,3 +140,5 @@ def test_assisted_generation_is_refused():
     model = make_awd_lstm()
     with pytest.raises(ValueError, match="assisted generation is not supported"):
         model.generate(token_ids(1, 6), assistant_model=model, **GREEDY)
+    with pytest.raises(ValueError, match="choose another assistant_model"):
+        make_backbone("llama").generate(token_ids(1, 6), assistant_model=model, **GREEDY)
