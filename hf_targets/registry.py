@@ -8,6 +8,12 @@ from typing import TypeVar
 Kind = TypeVar("Kind", bound=type)
 
 
+class UnknownName(ValueError, KeyError):
+    """No class has this name; a `KeyError` too, as `get` and `in` of a mapping expect."""
+
+    __str__ = ValueError.__str__
+
+
 class Registry(Mapping[str, Kind]):
     """Classes of one kind, by name.
 
@@ -41,14 +47,11 @@ class Registry(Mapping[str, Kind]):
         """Return the class of this name.
 
         Raises:
-            ValueError: If no class has this name; the message lists all names.
+            UnknownName: A ValueError, if no class has this name; the message lists all names.
         """
-        if name not in self:
-            raise ValueError(f"{self.kind} must be one of {', '.join(self)}, got {name!r}")
+        if not isinstance(name, str) or name not in self._classes:
+            raise UnknownName(f"{self.kind} must be one of {', '.join(self)}, got {name!r}")
         return self._classes[name]
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._classes
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._classes)

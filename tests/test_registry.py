@@ -29,6 +29,7 @@ def test_what_is_registered_is_found_by_its_name():
     assert registry.register("mine", Good) is registry["mine"] is Good
     assert registry.register("mine", Good) is Good  # a module that is read twice
     assert list(registry) == ["mine"] and len(registry) == 1 and "other" not in registry and ["mine"] not in registry
+    assert registry.get("other") is None
     with pytest.raises(ValueError, match="sampler must be one of mine, got 'three'"):
         registry["three"]
 
