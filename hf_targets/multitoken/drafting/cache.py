@@ -194,7 +194,8 @@ class RaggedCache:
         for layer in self._layers:
             start = min(layer.keys.shape[-2], self.length + num_read) - num_read
             for states in (layer.keys, layer.values):
-                states[..., start : start + positions.shape[1], :] = _gather(states, start + positions)
+                index = (start + positions)[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])
+                states[..., start : start + positions.shape[1], :] = states.gather(2, index)
 
 
 class StateCache(RaggedCache):
