@@ -18,7 +18,7 @@ from hf_targets.backbones.inputs import (
     check_shapes,
     kept_positions,
 )
-from hf_targets.backbones.positions import check_positions
+from hf_targets.backbones.positions import check_positions, outgrown_positions_named
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import backbone_inputs
 from hf_targets.maths.losses import IGNORED, target_count
@@ -186,15 +186,16 @@ class Call:
             with decoder_positions(backbone, self.position_ids):
                 return read_pair(backbone, **self.source, **backbone_inputs(**text), **self.others)
         check_positions(backbone, self.position_ids)
-        return backbone.base_model(
-            input_ids=tokens,
-            attention_mask=self.attention_mask,
-            position_ids=self.position_ids,
-            inputs_embeds=embeds,
-            return_dict=True,
-            **cache,
-            **self.others,
-        )
+        with outgrown_positions_named(backbone):
+            return backbone.base_model(
+                input_ids=tokens,
+                attention_mask=self.attention_mask,
+                position_ids=self.position_ids,
+                inputs_embeds=embeds,
+                return_dict=True,
+                **cache,
+                **self.others,
+            )
 
     def count(self, targets: Tensor) -> Tensor | int:
         """Return the divisor of every part of the loss."""

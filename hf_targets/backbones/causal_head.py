@@ -24,6 +24,10 @@ class CausalHeadOutput(CausalLMOutputWithPast):
     loss_parts: dict[str, Tensor] | None = None
 
 
+_OF_FLATTENED_ROWS = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+"""Where packed texts begin, for attention kernels, as `DataCollatorWithFlattening` tells it beside `position_ids`."""
+
+
 class CausalHead:
     """`forward` and `generate` of a model that has the layers `model`, and `lm_head`, its output matrix."""
 
@@ -78,6 +82,8 @@ class CausalHead:
             num_items_in_batch=num_items_in_batch,
         )
         smoothing: float = call.others.pop("label_smoothing", 0.0)
+        for name in _OF_FLATTENED_ROWS:
+            call.others.pop(name, None)
         call.check_ids(num_rows(self.lm_head))
         outputs: Any = call.read(self)  # pyright: ignore[reportArgumentType]
         hidden, targets = outputs.last_hidden_state, call.targets

@@ -259,7 +259,7 @@ def have_holes(keep: Tensor) -> Tensor:
 
 
 def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a mask covers neither the prompt nor the cached positions followed by the prompt.
+    """Raise a ValueError if a prompt is empty, or a mask covers neither it nor the cached positions followed by it.
 
     Args:
         inputs: The prompt, if it is the first positional argument of `generate`.
@@ -268,7 +268,10 @@ def check_prompt_mask(inputs: Tensor | None, given: Mapping[str, Any]) -> None:
     mask = given.get("attention_mask")
     prompts = (given.get("inputs_embeds"), inputs, given.get("inputs"), given.get("input_ids"))
     text = next((prompt for prompt in prompts if isinstance(prompt, Tensor)), None)
-    if text is not None and isinstance(mask, Tensor) and mask.shape != text.shape[:2]:
+    if text is None:
+        return
+    check_shapes(None, text)
+    if isinstance(mask, Tensor) and mask.shape != text.shape[:2]:
         check_attention_mask(mask, text, given.get("past_key_values"))
 
 

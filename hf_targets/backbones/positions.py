@@ -122,8 +122,8 @@ def outgrown_positions_named(model: PreTrainedModel) -> Iterator[None]:
         if limit is None or "index out of range in self" not in str(error):
             raise
         raise ValueError(
-            f"a text did not end within the model's {limit} positions; lower max_new_tokens (or max_length), or "
-            "shorten the prompt"
+            f"a text must end within the model's {limit} positions; shorten it, or lower block_size or, where it is "
+            "generated, max_new_tokens (or max_length)"
         ) from error
 
 

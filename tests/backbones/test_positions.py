@@ -3,7 +3,7 @@ import torch
 from transformers import AutoModelForCausalLM, CTRLConfig, GPTJConfig, MptConfig
 
 from hf_targets.backbones.positions import check_positions, max_positions, position_limit, room_after
-from tests.tiny_models import VOCAB, make_backbone
+from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
 
 SMALL = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}
 
@@ -50,3 +50,9 @@ def test_positions_below_0_are_those_of_padding_where_the_table_has_rows_for_the
     check_positions(make_backbone("opt"), positions)
     with pytest.raises(ValueError, match="position_ids"):
         check_positions(make_backbone("gpt2"), positions)
+
+
+def test_a_text_beyond_the_table_is_told_as_one():
+    model = make_model()
+    with pytest.raises(ValueError, match="64 positions"):
+        model(input_ids=token_ids(1, 65))

@@ -55,6 +55,12 @@ def test_beside_a_cache_the_mask_has_the_positions_in_it_too(case):
 
 
 @every_writing_wrapper_class
+def test_a_batch_without_a_text_is_refused(case):
+    with pytest.raises(ValueError, match="at least one token"):
+        case.make().generate(token_ids(2, 8)[:0], max_new_tokens=2)
+
+
+@every_writing_wrapper_class
 def test_logits_are_kept_as_asked(case):
     model = case.make()
     inputs = case.reading(token_ids(2, 8))
