@@ -38,6 +38,7 @@ from hf_targets.multitoken.drafting.request import LEARNT_PROMPTS, can_draft
 logger = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
+AUTO_BRANCHES = 9  # of the trees that it tries: with 3 heads and a match 32 positions, which matrix units read at once
 _SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
 _DECODERS = ("assistant_model", "custom_generate")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
@@ -77,9 +78,9 @@ class HeadsGenerationMixin(GenerationMixin):
                 none, by what has paid (`AutoDrafts`). The text is the one without drafts; sampled texts of several rows
                 are therefore decoded plainly, and so is any text if the weights are sharded. Beam search and models
                 without a cache give Transformers' own output.
-            draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1. Several pay for one
-                text, as long as further tokens of a pass cost little. With a backbone that takes no tree mask, or an
-                ensemble, drafts are chains; a log line then says so.
+            draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1, or what "auto" finds
+                to pay for a single text, 1 or 9. Several pay as long as further tokens of a pass cost little. With a
+                backbone that takes no tree mask, or an ensemble, drafts are chains; a log line then says so.
         Raises:
             ValueError: If a value is out of range, or drafting is combined with beams, another assistant, a cache
                 from which tokens cannot be dropped, attention weights or hidden states as output, or a backbone without
@@ -156,7 +157,9 @@ class HeadsGenerationMixin(GenerationMixin):
 
     def _drafting(self, tokens: int | str, branches: int | None, *, given: dict[str, Any]) -> DraftSettings | None:
         """Return the settings that were asked for; None if "auto" cannot draft here, which a log line says."""
-        most, auto, branches = self.config.ngram_size - 1, tokens == "auto", 1 if branches is None else branches
+        most, auto = self.config.ngram_size - 1, tokens == "auto"
+        or_chain = auto and branches is None
+        branches = (AUTO_BRANCHES if auto else 1) if branches is None else branches
         if not auto and (type(tokens) is not int or not 1 <= tokens <= most):
             raise ValueError(
                 f"draft_tokens must be in [1, {most}], as the model has {most} heads, got {tokens!r}; give 0 to draft "
@@ -172,7 +175,7 @@ class HeadsGenerationMixin(GenerationMixin):
         elif getattr(self.prepare_inputs_for_generation, "__self__", self) is not self:
             problem = LEARNT_PROMPTS
         if problem is None:
-            return DraftSettings(most if auto else tokens, branches, auto=auto)
+            return DraftSettings(most if auto else tokens, branches, auto=auto, or_chain=or_chain)
         if not auto:
             raise ValueError(f"{problem}; give draft_tokens=0")
         logger.info("Decoding without drafts: %s.", problem)
@@ -255,10 +258,12 @@ class HeadsGenerationMixin(GenerationMixin):
         weight, asked = model_kwargs.get("ensemble_weight"), config.prompt_lookup_num_tokens
         if drafts is None and (drafting.auto or asked is not None):
             drafts = Drafts(asked or LOOKUP_TOKENS, most=min(config.max_matching_ngram_size or MOST, MOST))
-        drafting = self._without_branches(drafting, weight)
+        drafting = self._without_branches(drafting, weight, len(input_ids))
         if drafting.auto and drafts is not None:
             self._auto_drafts = {} if self._auto_drafts is None else self._auto_drafts
-            sizes = {"lookup": drafts.num_tokens, "heads": drafting.num_tokens * drafting.num_branches}
+            most, branches = drafting.num_tokens, drafting.num_branches
+            sizes = {"lookup": drafts.num_tokens, "heads": most * (branches == 1 or drafting.or_chain)}
+            sizes["tree"] = most * branches * (branches > 1)
             conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), *sizes.values()
             auto = self._auto_drafts.setdefault((*conditions, *drafts.others), AutoDrafts(sizes, input_ids.device))
         least = 2 if drafting.num_tokens else None  # heads know better than one token does
@@ -275,10 +280,12 @@ class HeadsGenerationMixin(GenerationMixin):
         told = {"source": source, "drafts": drafts, "streamer": streamer}
         return self._decode(plain, input_ids, drafting, *prepared, **told, **given)
 
-    def _without_branches(self, drafting: DraftSettings, ensemble_weight: float | None) -> DraftSettings:
-        """Return the settings, changed to those of a chain if a tree cannot be verified."""
+    def _without_branches(self, drafting: DraftSettings, ensemble_weight: float | None, num_rows: int) -> DraftSettings:
+        """Return the settings, changed to those of a chain if a tree cannot be verified, or would not pay."""
         if drafting.num_branches == 1:
             return drafting
+        if drafting.or_chain and num_rows > 1:
+            return replace(drafting, num_branches=1)
         if ensemble_weight or self.config.head == "mtp":
             why = 'an ensemble, and heads with head="mtp", read only one path'
         elif not takes_tree_mask(self.backbone):

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, Lfm2Config, StoppingCriteria, Sto
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.outputs import DraftedGenerationOutput
+from hf_targets.multitoken.generation import AUTO_BRANCHES
 from tests.choices import require_clear_choices
 from tests.tiny_models import TARGETS, left_padded, make_drafting_model, make_model, token_ids
 
@@ -28,9 +29,12 @@ def drafted(monkeypatch):
     return kinds
 
 
-def with_cost(model, cost, rows=1, branches=1):
+def with_cost(model, cost, rows=1, branches=None):
     """Return a copy of a model that has measured what drafts cost."""
-    model, auto = copy.copy(model), AutoDrafts({"lookup": 4, "heads": (model.config.ngram_size - 1) * branches})
+    model, most, asked = copy.copy(model), model.config.ngram_size - 1, branches
+    branches = asked or (AUTO_BRANCHES if rows == 1 else 1)
+    sizes = {"lookup": 4, "heads": most * (asked is None or branches == 1), "tree": most * branches * (branches > 1)}
+    auto = AutoDrafts(sizes)
     for kind in auto.kinds.values():
         kind.seconds, kind.cost = [1.0] * 4, cost
     model._auto_drafts = {(rows, model.dtype, "cpu", False, *auto.num_tokens.values()): auto}
@@ -43,7 +47,7 @@ def with_cost(model, cost, rows=1, branches=1):
     seconds=st.lists(st.floats(0, 9), min_size=3, max_size=9),
     alone=st.booleans(),
     target=st.sampled_from(TARGETS),
-    branches=st.integers(1, 3),
+    branches=st.none() | st.integers(1, 3),
 )
 def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds, alone, target, branches):
     model = make_drafting_model("llama", target)
@@ -72,7 +76,7 @@ def test_a_sampled_row_draws_the_text_and_the_numbers_of_the_plain_one(drafted):
             text = model.generate(ids, draft_tokens=draft_tokens, **options)
             states.append((text, torch.random.get_rng_state()))
         assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
-    assert {"lookup", "heads"} <= {*drafted}
+    assert {"lookup", "heads", "tree"} <= {*drafted}
 
 
 def test_what_pays_is_drafted_and_what_does_not_is_left(drafted):

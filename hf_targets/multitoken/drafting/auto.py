@@ -11,6 +11,10 @@ MOST_TRUST = 2.0
 """Passes without drafts whose time a kind of drafts may lose once it has paid; a new kind begins with it."""
 SHARE = 0.0075
 """The share of all passes whose time a kind of drafts may lose for good, to find out whether it pays by now."""
+CHEAP = 0.5
+"""The cost of a chain of the heads up to which a tree is tried: where a few positions cost more, many cost too much."""
+FIRST = 8
+"""Passes that tell what a chain and a tree gain, before the better of them is taken."""
 _OF_ANY_LENGTH = 3
 """Tokens that a draft costs as much as, whatever its length, beside its own."""
 
@@ -24,16 +28,18 @@ class _Kind:
         seconds: Of the passes that were timed, had their drafts been the longest.
         trust: Passes that it may lose.
         gain: Tokens gained less their cost, mean over its last 16 passes or so.
+        passes: That the gain is of.
     """
 
     cost: float | None = None
     seconds: list[float] = field(default_factory=list)
     trust: float = MOST_TRUST
     gain: float = 0.0
+    passes: int = 0
 
 
 class AutoDrafts:
-    """The choice among lookup, heads and no drafts, in all calls of a model under the same conditions.
+    """The choice among lookup, a chain or a tree of the heads, and no drafts, in all calls under the same conditions.
 
     A pass without drafts costs 1 and brings each row a token. One with k drafted tokens, the most, costs 1 + c, and one
     with n costs 1 + c (3 + n) / (3 + k); c is measured once, in the first passes.
@@ -42,14 +48,16 @@ class AutoDrafts:
     what they cost, and is 2 passes at most. A kind whose trust does not reach its cost is left out. So drafts that do
     not pay lose 2 passes once and .75% of the time then, and are taken again when they do.
 
+    Where a chain of the heads is cheap a tree is tried too; each gets 8 passes, then the one that gains more is taken.
+
     A match in the text comes before the heads, and must bring what they would have: their mean gain counts as cost.
-    With several rows the heads come first, and rows that have a match draft it in the same pass.
+    With several rows, and before a tree, the heads come first, and a match is drafted in the same pass.
 
     Nothing but c depends on a clock: the same calls make the same choices. Of each kind the fastest pass counts: what
     other programs do only makes passes slower.
 
     Args:
-        num_tokens: The most tokens of a draft, by kind; a kind of none is never taken.
+        num_tokens: The most tokens of a draft, by kind ("lookup", "heads", "tree"); a kind of none is never taken.
         device: Of the model; None: a CPU.
 
     Attributes:
@@ -63,7 +71,7 @@ class AutoDrafts:
         self._began = 0.0
 
     def choose(self, *, found: int, several: bool = False) -> str:
-        """Return what the next pass is to draft: "lookup", "heads", or "plain" for nothing.
+        """Return what the next pass is to draft: a kind, or "plain" for nothing.
 
         Args:
             found: The length of a draft of tokens that were looked up; 0: there is no match.
@@ -72,7 +80,8 @@ class AutoDrafts:
         self._began = self.clock()
         if len(self.kinds["plain"].seconds) <= TRIES:
             return "plain"
-        order = ("heads", "lookup") if several else ("lookup", "heads")
+        of_heads = self._of_heads()
+        order = (*of_heads, "lookup") if several or of_heads[:1] == ["tree"] else ("lookup", *of_heads)
         lengths = {**self.num_tokens, "lookup": found}
         able = [name for name in order if self.num_tokens.get(name) and lengths[name]]
         return next((name for name in able if self._is_trusted(name, lengths[name])), "plain")
@@ -89,9 +98,10 @@ class AutoDrafts:
         kind = self.kinds[name]
         if name != "plain" and kind.cost is not None:
             net = gained - kind.cost * self._share(name, length)
-            kind.gain += (net - kind.gain) / 16
-            if name == "lookup" and self.num_tokens.get("heads") and self._is_trusted("heads"):
-                net -= max(self.kinds["heads"].gain, 0.0)
+            kind.passes += 1
+            kind.gain += (net - kind.gain) / min(kind.passes, 16)
+            if name == "lookup":
+                net -= max([0.0, *(self.kinds[one].gain for one in self._of_heads()[:1] if self._is_trusted(one))])
             kind.trust += net
         elif whole and len(kind.seconds) <= TRIES and (length or name == "plain"):
             seconds = self.clock() - self._began
@@ -103,6 +113,17 @@ class AutoDrafts:
                 kind.cost = max(min(kind.seconds[1:]) / max(plain, 1e-9) - 1, 0.0)
         for each in self.kinds.values():
             each.trust = min(each.trust + SHARE, MOST_TRUST)
+
+    def _of_heads(self) -> list[str]:
+        """Return the kinds that the heads draft, the one to take first."""
+        kinds = [name for name in ("tree", "heads") if self.num_tokens.get(name)]
+        if len(kinds) == 2:
+            chain, tree = self.kinds["heads"], self.kinds["tree"]
+            if chain.cost is None or chain.cost > CHEAP:
+                return ["heads"]
+            if tree.cost is not None:
+                kinds.sort(key=lambda name: (min(self.kinds[name].passes, FIRST), -self.kinds[name].gain))
+        return kinds
 
     def _share(self, name: str, length: int) -> float:
         """Return the share that a draft of this length has of the longest one's cost."""

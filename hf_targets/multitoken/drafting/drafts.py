@@ -19,11 +19,13 @@ class DraftSettings:
         num_tokens: k, the most tokens that heads 1 to k, or an assistant, draft.
         num_branches: Guesses kept at each step of a tree; 1 drafts a chain.
         auto: Whether a pass may draft less, or tokens looked up in the text, as `AutoDrafts` decides.
+        or_chain: Whether it also decides between the tree and a chain.
     """
 
     num_tokens: int
     num_branches: int = 1
     auto: bool = False
+    or_chain: bool = False
 
 
 class Found(NamedTuple):

@@ -186,7 +186,8 @@ class DraftingLoop:
             half = for_half(found, [0] * len(found), 0)
             self._kind = self.auto.choose(found=max(len(one.tokens) for one in half), several=len(found) > 1)
             self._kinds[self._kind] += 1
-            asked = asked if self._kind == "heads" else 0
+            asked = asked if self._kind in ("heads", "tree") else 0
+            branches = branches if self._kind == "tree" else 1
             if self._kind == "plain" or (asked and branches == len(found) == 1):
                 found = []
         count = min(asked, most)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hf_targets.multitoken.drafting.auto import MOST_TRUST, SHARE, AutoDrafts
+from hf_targets.multitoken.drafting.auto import CHEAP, MOST_TRUST, SHARE, AutoDrafts
 
 K = 3
 SIZES = {"lookup": K, "heads": K}
@@ -78,6 +78,23 @@ def test_a_match_must_bring_what_the_heads_would_have():
         for _ in range(20):
             auto.record("lookup", K, brought, whole=True)
         assert auto.choose(found=K) == kind
+
+
+@given(costs=st.tuples(st.floats(0, 1), st.floats(0, 2)), gains=st.tuples(st.floats(0, K), st.floats(0, K)))
+def test_of_chain_and_tree_the_one_that_gains_more_is_found_where_chains_are_cheap(costs, gains):
+    auto = AutoDrafts({"lookup": 0, "heads": K, "tree": K})
+    auto.clock, nets = lambda: 0.0, {"plain": 0.0}
+    for name, cost, gain in zip(("heads", "tree"), costs, gains, strict=True):
+        auto.kinds[name].cost, auto.kinds[name].seconds, nets[name] = cost, [1.0] * 4, gain - cost
+    auto.kinds["plain"].seconds, chosen = [1.0] * 4, []
+    for _ in range(400):
+        chosen.append(auto.choose(found=0))
+        gained = nets[chosen[-1]] + (0 if chosen[-1] == "plain" else auto.kinds[chosen[-1]].cost)
+        auto.record(chosen[-1], K * (chosen[-1] != "plain"), gained, whole=True)
+    if costs[0] > CHEAP:
+        assert "tree" not in chosen
+    elif max(nets.values()) > 0.01:
+        assert nets[max(chosen[-9:], key=chosen[-9:].count)] > max(nets.values()) - 0.01
 
 
 @pytest.mark.parametrize("length", [1, K])
