@@ -30,7 +30,7 @@ from hf_targets import (
     phrase_page,
 )
 from hf_targets.backbones.inputs import check_tokenizer
-from hf_targets.backbones.positions import room_after
+from hf_targets.backbones.positions import position_limit
 from hf_targets.data.prompts import encode_prompt, takes_turns
 from hf_targets.phrases.highlighting import GeneratedText, list_sources, mark_in_terminal
 from lab.card import command_line
@@ -123,11 +123,12 @@ def main(setup: Setup) -> None:
     prompt = [{"role": "user", "content": setup.prompt}] if chats else setup.prompt
     inputs: Any = encode_prompt(tokenizer, prompt).to(model.device)
     prompt_length = inputs["input_ids"].shape[1]
-    room = room_after(model.backbone, prompt_length)
+    limit = position_limit(model.backbone) or 2**20
     output = model.generate(
         **inputs,
         phrases=vocabulary,
-        max_new_static_tokens=setup.new_tokens or (128 if room is None else max(1, min(128, room))),
+        max_new_static_tokens=setup.new_tokens
+        or max(1, min(128, limit - prompt_length + 1)),  # the last takes no position
         no_repeat_ngram_size=setup.no_repeat_ngram_size,
         phrase_bias=setup.phrase_bias,
         phrase_length_correction=setup.phrase_length_correction,

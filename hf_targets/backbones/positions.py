@@ -39,15 +39,6 @@ def _num_rows(model: PreTrainedModel, limit: int) -> int | None:
     return rows[0] if rows else None
 
 
-def room_after(model: PreTrainedModel, prompt_length: int) -> int | None:
-    """Return how many tokens a model can generate after a prompt, below 1 if it cannot even read it; None: any number.
-
-    The last generated token takes no position, as nothing is predicted from it.
-    """
-    limit = position_limit(model)
-    return None if limit is None else limit - prompt_length + 1
-
-
 def check_room(
     model: PreTrainedModel,
     inputs: Tensor | None,

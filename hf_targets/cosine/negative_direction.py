@@ -61,8 +61,11 @@ def direction_certificate(hidden_states: Float[Tensor, "states dim"]) -> Directi
     Departs: A linear programme decides it too. Non-negative least squares takes a tenth to a half of its time at 5,000
         states of size 256, and gives the direction of the largest margin.
     """
-    if hidden_states.dim() != 2 or not hidden_states.numel():
-        raise ValueError(f"there must be hidden states (states, dim), got the shape {tuple(hidden_states.shape)}")
+    hidden_states = torch.as_tensor(hidden_states)
+    if hidden_states.dim() != 2 or not hidden_states.numel() or not hidden_states.is_floating_point():
+        raise ValueError(
+            f"there must be hidden states (states, dim), floats, got {hidden_states.dtype} {tuple(hidden_states.shape)}"
+        )
     tolerance = max(_SOLVED, 4 * torch.finfo(hidden_states.dtype).eps)
     like = hidden_states.new_empty(0, dtype=torch.promote_types(hidden_states.dtype, torch.float32))
     states = hidden_states.detach().to("cpu", torch.float64)

@@ -39,8 +39,8 @@ class BlockGenerationMixin(GenerationMixin):
         if tokens_per_step is None:
             found = generation_setting("tokens_per_step", config, self.generation_config)
             tokens_per_step = 1 if found is None else int(found)
-        if tokens_per_step not in range(1, most + 1):
-            raise ValueError(f"tokens_per_step must be in [1, {most}], as ngram_size says, got {tokens_per_step}")
+        if type(tokens_per_step) is not int or not 1 <= tokens_per_step <= most:
+            raise ValueError(f"tokens_per_step must be in [1, {most}], as ngram_size says, got {tokens_per_step!r}")
         if tokens_per_step > 1:
             _check_goes_with(tokens_per_step, custom_generate=kwargs.get("custom_generate"))
             kwargs["words_per_pass"] = tokens_per_step  # not a name that a generation configuration would take

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, CTRLConfig, GPTJConfig, MptConfig
 
-from hf_targets.backbones.positions import check_positions, max_positions, position_limit, room_after
+from hf_targets.backbones.positions import check_positions, max_positions, position_limit
 from tests.tiny_models import VOCAB, make_backbone, make_model, token_ids
 
 SMALL = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}
@@ -32,17 +32,11 @@ def test_positions_that_are_computed_have_no_limit(family):
     model = tiny(family)
     assert max_positions(model.config) is not None
     assert position_limit(model) is None
-    assert room_after(model, 10**6) is None
 
 
 def test_a_configuration_without_positions_has_no_limit():
     config = MptConfig(vocab_size=VOCAB, d_model=32, n_heads=4, n_layers=1)
     assert position_limit(AutoModelForCausalLM.from_config(config)) is None
-
-
-def test_the_last_token_takes_no_position():
-    model = make_backbone("gpt2")
-    assert [room_after(model, length) for length in (1, 64, 65)] == [64, 1, 0]
 
 
 def test_positions_below_0_are_those_of_padding_where_the_table_has_rows_for_them():
