@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,6 +27,8 @@ TEXT, ALL = "the text's digest", "the settings' digest"
 _FREE = ("output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to", "save_total_limit", "logging_steps")
 _FREE += ("hub_token", "hub_model_id", "push_to_hub")
 """Settings that change nothing in what is computed."""
+_LENGTH = (ALL, "max_steps", "num_train_epochs", "eval_steps", "save_steps")
+"""What may differ in the record of a run that is resumed: how long it trains, and when it is looked at."""
 _OF_ALL = {"output_dir", "plugins", "seed"}
 """Settings that a row has none of: plug-ins run code, and are named on the command line alone."""
 
@@ -141,6 +143,9 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     """Train one model as `script.py [settings.yaml] [--name value ...]` asks for, in a folder of its own.
 
     The recipe's `main` takes the `kinds`, settings first and arguments of a training last.
+
+    Raises:
+        ValueError: If the folder has checkpoints of a run that is not resumed, or what is resumed has other settings.
     """
     forget_texts()
     stated = stated_settings(*kinds, description=description)
@@ -148,9 +153,15 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     check_earlier_runs(stated)
     folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
     with owned(folder):
-        recorded = _recorded(stated, setup)
+        recorded, begun = _recorded(stated, setup), None
         if resumed is not None:
-            _check_record(folder if resumed.lower() == "true" else Path(resumed).parent, recorded, [TEXT])
+            begun = folder if resumed.lower() == "true" else Path(resumed).parent
+            _check_record(begun, recorded, _LENGTH)
+        if (begun is None or begun.resolve() != folder.resolve()) and any(folder.glob("checkpoint-*")):
+            raise ValueError(  # the best of them, or their mean, would be taken for this run's
+                f"{folder} has checkpoints of an earlier run; go on with it (--resume_from_checkpoint true), or name "
+                "another output_dir"
+            )
         with _record(folder, recorded):
             main(setup, args)
         if _is_first():
@@ -236,13 +247,13 @@ def _recorded(settings: Mapping[str, Any], setup: Any) -> dict[str, Any]:
     return record
 
 
-def _check_record(folder: Path, new: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
-    """Compare what a run is of with the record in a folder, if it has one: in all, or in some names."""
+def _check_record(folder: Path, new: Mapping[str, Any], leaving_out: Sequence[str] = ()) -> None:
+    """Compare what a run is of with the record in a folder, if it has one, but for some names."""
     file = folder / SETTINGS_NAME
     if not file.is_file():
         return
     old = json.loads(file.read_text(encoding="utf-8"))
-    if others := [name for name in names or {**old, **new} if old.get(name) != new.get(name)]:
+    if others := [name for name in {**old, **new} if name not in leaving_out and old.get(name) != new.get(name)]:
         others = [name for name in others if name != ALL] or others
         told = ", ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in others)
         raise ValueError(

@@ -64,6 +64,30 @@ def test_a_run_alone_and_a_table_end_with_where_their_results_lie(tmp_path, monk
     assert f"Runs: {tmp_path / 'table'}" in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_a_run_alone_takes_the_checkpoints_of_an_earlier_one_only_to_go_on_with_it(tmp_path, monkeypatch):
+    steps = []
+
+    def main(setup, args):
+        steps.append(args.max_steps)
+        (tmp_path / f"checkpoint-{len(steps)}").mkdir()
+        (tmp_path / f"checkpoint-{len(steps)}" / "trainer_state.json").write_text("{}")
+
+    def start(*given):
+        monkeypatch.setattr(sys, "argv", ["script.py", "--output_dir", str(tmp_path), "--max_steps", *given])
+        run_alone(main, Setup, TrainingArguments, description="")
+
+    start("1", "--learning_rate", "0.1")
+    with pytest.raises(ValueError, match="checkpoints of an earlier run"):
+        start("2", "--learning_rate", "0.1")
+    for resumed in ("true", str(tmp_path / "checkpoint-1")):
+        with pytest.raises(ValueError, match=r"learning_rate was 0\.1 and is 0\.2"):
+            start("2", "--learning_rate", "0.2", "--resume_from_checkpoint", resumed)
+        start("2", "--learning_rate", "0.1", "--resume_from_checkpoint", resumed)
+    assert steps == [1, 2, 2]
+    with pytest.raises(ValueError, match="checkpoints of an earlier run"):  # of one that is in another folder
+        start("2", "--resume_from_checkpoint", str(tmp_path / "other" / "checkpoint-1"))
+
+
 def test_a_run_of_other_settings_is_told_and_overwritten_only_if_asked(tmp_path):
     recipe, runs = make_recipe()
     compare(recipe, {"learning_rate": 0.1}, ROWS, [0], tmp_path)
