@@ -25,8 +25,8 @@ from hf_targets import (
     word_level_tokenizer,
 )
 from lab.bag_of_words import BagOfWordsSettings, CausalBagOfWordsTrainer
-from lab.card import quoted, sample_text, write_card
-from lab.results import measure, write_results
+from lab.card import finish, quoted, sample_text
+from lab.results import measure
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -111,16 +111,10 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     model = model if setup.lora_rank is None else model.merge_and_unload()  # pyright: ignore[reportCallIssue]
     if "ensemble_weight" in results:
         model.config.ensemble_weight = results["ensemble_weight"]  # it generates as it was measured
-    folder: Any = args.output_dir
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(str(args.output_dir))
     sample = "" if setup.prompt is None else sample_text(model.cpu(), tokenizer, setup.prompt, args.seed)
     told = {"base_model": setup.model_name_or_path, "text": sample and f"A sample: {quoted(sample)}"}
-    write_card(folder, results, dataset=setup.dataset, name=args.hub_model_id, **told)
-    write_results(folder, results)
-    print(f"Model and card: {folder}. A sample: {sample!r}", flush=True)
-    if args.push_to_hub:
-        trainer.push_to_hub()
+    finish(trainer, tokenizer, results, f"A sample: {sample!r}", dataset=setup.dataset, **told)
     return results
 
 

@@ -24,9 +24,9 @@ from trl.trainer.sft_trainer import SFTTrainer
 from hf_targets import MultiTokenForCausalLM, MultiTokenSFTTrainer, load_pairs
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.multitoken.frozen_base import left_padded
+from lab.card import finish
 from lab.draft_heads import KINDS, settings_of
 from lab.memory import step_memory
-from lab.results import write_results
 from lab.runs import run_alone
 from lab.speed import DecodingMethod, compare_speeds
 
@@ -108,12 +108,11 @@ def main(setup: Setup, args: SFTConfig) -> dict[str, float]:
     tuned = trainer.model.merge_and_unload() if setup.lora_rank is not None else trainer.model
     folder: Any = args.output_dir
     tuned.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     if setup.heads:
         tuned = MultiTokenForCausalLM.from_pretrained(folder, dtype=setup.dtype).to(args.device).eval()
         results |= speeds(tuned, tokenizer, test, setup)
-    write_results(folder, results)
-    print("\n".join([f"{name}: {value:.3f}" for name, value in results.items()] + [f"Model: {folder}"]))
+    told = "\n".join(f"{name}: {value:.3f}" for name, value in results.items())
+    finish(trainer, tokenizer, results, told, dataset=setup.dataset, base_model=setup.model_name_or_path)
     return results
 
 

@@ -31,8 +31,8 @@ from hf_targets import (
     search_cache,
     word_level_tokenizer,
 )
-from lab.card import write_card
-from lab.results import measure, write_results
+from lab.card import finish
+from lab.results import measure
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -85,16 +85,13 @@ def main(setup: Setup, args: AwdLstmTrainingArguments) -> dict[str, float]:
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # which does not upload it yet
     if trainer.is_world_process_zero():
         geometry = embedding_geometry(model)
         results |= {"mean cosine, %": 100 * geometry.mean_cosine, "effective rank": geometry.effective_rank}
         results |= {} if setup.cache_window is None else measure_cache(setup, model, corpus)
-        folder: Any = args.output_dir
-        tokenizer.save_pretrained(folder)
-        write_card(folder, results, dataset=setup.dataset, usage=USAGE, name=args.hub_model_id)
-        write_results(folder, results)
-        print(f"Model and card: {folder}\nTest perplexity a word {results['word_perplexity']:.2f}", flush=True)
+        told = f"Test perplexity a word {results['word_perplexity']:.2f}"
+        finish(trainer, tokenizer, results, told, dataset=setup.dataset, usage=USAGE)
     trainer.accelerator.wait_for_everyone()  # a finetuning may read the model next
     return results
 

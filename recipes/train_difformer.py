@@ -26,9 +26,9 @@ from hf_targets import (
 from hf_targets.evaluation.translation import generated_texts
 from hf_targets.extras import require
 from hf_targets.training.checkpoints import KeepBest, best_checkpoints, chosen_by, load_mean
-from lab.card import write_card
+from lab.card import finish
 from lab.curve_steps import curves_of_predictions, plot_curve_steps
-from lab.results import BleuTrainer, measure, write_results
+from lab.results import BleuTrainer, measure
 from lab.runs import run_alone
 from lab.text import PairSettings
 
@@ -113,7 +113,7 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
         load_mean(model, best_checkpoints(Path(str(args.output_dir)), setup.average_checkpoints, **chosen_by(args)))
     results = {**measure(trainer), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # which does not upload it yet
     if not trainer.is_world_process_zero():
         return results
 
@@ -128,11 +128,7 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
         options = {"num_lengths": 1, "num_noises": 1, "output_predictions": True}
         steps = curves_of_predictions(model, model.generate(**source.to(model.device), **options))
         plot_curve_steps(steps, Path(str(args.output_dir)) / "curve_steps.png", tokenizer)
-    write_card(
-        str(args.output_dir), results, dataset=setup.dataset, auto_class="AutoModelForSeq2SeqLM", name=args.hub_model_id
-    )
-    write_results(str(args.output_dir), results)
-    print(f"Model and card: {args.output_dir}\n{results}", flush=True)
+    finish(trainer, tokenizer, results, str(results), dataset=setup.dataset, auto_class="AutoModelForSeq2SeqLM")
     return results
 
 

@@ -19,9 +19,8 @@ from transformers import AutoTokenizer, set_seed
 
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.multitoken.frozen_base import StoredStates
-from lab.card import write_card
+from lab.card import finish
 from lab.draft_heads import KINDS, DraftText, load_base, settings_of
-from lab.results import write_results
 from lab.runs import run_alone
 from lab.speed import DecodingMethod, compare_speeds
 
@@ -77,7 +76,6 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
     folder: Any = args.output_dir
     model.heads.to(base.dtype)
     model.save_pretrained(folder, heads_only=True)
-    tokenizer.save_pretrained(folder)
     model = MultiTokenForCausalLM.from_pretrained(folder, dtype=base.dtype).eval()  # without Trainer's autocast
     model.to(args.device)  # pyright: ignore[reportArgumentType]
 
@@ -96,10 +94,10 @@ def main(setup: Setup, args: MultiTokenTrainingArguments) -> dict[str, float]:
             results[f"{speed.name}_x_plain_{size}"] = speed.tokens_per_second / plain.tokens_per_second
             results[f"{speed.name}_tokens_per_pass_{size}"] = speed.tokens_per_pass
             results["same_text"] = min(results.get("same_text", 1.0), speed.same)
-    told = {"base_model": setup.model_name_or_path, "auto_class": "MultiTokenForCausalLM", "usage": USAGE}
-    write_card(folder, results, dataset=setup.dataset or "text that the base model wrote itself", **told)
-    write_results(folder, results)
-    print("\n".join([f"{name}: {value:.2f}" for name, value in results.items()] + [f"Heads and card: {folder}"]))
+    told, dataset = "\n".join(f"{name}: {value:.2f}" for name, value in results.items()), setup.dataset
+    card = {"base_model": setup.model_name_or_path, "auto_class": "MultiTokenForCausalLM", "usage": USAGE}
+    card["dataset"] = "text that the base model wrote itself" if dataset is None else dataset
+    finish(trainer, tokenizer, results, told, **card)
     return results
 
 

@@ -31,8 +31,8 @@ from hf_targets import (
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.phrases.batches.negatives import negatives_by_name
 from hf_targets.phrases.mining.miner import MiningTask
-from lab.card import write_card
-from lab.results import measure, write_results
+from lab.card import finish
+from lab.results import measure
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -135,14 +135,11 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
     results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
     if trainer.is_world_process_zero():
-        folder: Any = args.output_dir
         model = model if setup.lora_rank is None else model.merge_and_unload()
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        usage = None if setup.phrases is None else USAGE
-        write_card(folder, results, dataset=setup.dataset, usage=usage, base_model=setup.model_name_or_path)
-        write_results(folder, results)
-        print(f"Model and card: {folder}\nTest perplexity {results['perplexity']:.2f}", flush=True)
+        model.save_pretrained(str(args.output_dir))
+        card = {"dataset": setup.dataset, "base_model": setup.model_name_or_path}
+        card["usage"] = None if setup.phrases is None else USAGE
+        finish(trainer, tokenizer, results, f"Test perplexity {results['perplexity']:.2f}", **card)
     return results
 
 

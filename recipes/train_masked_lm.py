@@ -27,8 +27,8 @@ from hf_targets import (
     enclosed_blocks,
     train_masking_tokenizer,
 )
-from lab.card import write_card
-from lab.results import measure, write_results
+from lab.card import finish
+from lab.results import measure
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -115,9 +115,8 @@ def main(setup: Setup, args: MultiTokenMaskedTrainingArguments) -> dict[str, flo
     for whole, place in ((model, folder), (getattr(model, "backbone", model), folder / "backbone")):
         whole.save_pretrained(place)
         tokenizer.save_pretrained(place)
-    write_card(folder, results, dataset=setup.dataset, auto_class="AutoModelForMaskedLM")
-    write_results(folder, results)
-    print(f"Model and card: {folder}. Test perplexity: {results['perplexity']:.2f}", flush=True)
+    told = f"Test perplexity: {results['perplexity']:.2f}"
+    finish(trainer, tokenizer, results, told, dataset=setup.dataset, auto_class="AutoModelForMaskedLM")
     return results
 
 

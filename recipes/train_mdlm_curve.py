@@ -33,8 +33,8 @@ from hf_targets import (
     wrapped_blocks,
 )
 from hf_targets.masked_diffusion.rows import LengthProtocol, add_missing_tokens
-from lab.card import quoted, write_card
-from lab.results import measure, write_results
+from lab.card import finish, quoted
+from lab.results import measure
 from lab.runs import run_alone
 from lab.text import TextSettings
 
@@ -123,25 +123,24 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
     trainer.save_state()
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # which does not upload it yet
     if not trainer.is_world_process_zero():
         return results
 
-    generator, folder = torch.Generator().manual_seed(args.seed), str(args.output_dir)
+    generator = torch.Generator().manual_seed(args.seed)
     text = model.generate(max_length=setup.max_length, generator=generator, **setup.sample)
     sample = str(tokenizer.decode([token for token in text[0].tolist() if token != tokenizer.pad_token_id]))
-    write_card(
-        folder,
+    finish(
+        trainer,
+        tokenizer,
         results,
+        f"Perplexity at most {results['perplexity']:.2f}. Sample: {sample!r}",
         dataset=setup.dataset,
         auto_class="AutoModelForMaskedLM",
         usage="print(tokenizer.decode(model.generate(num_steps=8)[0], skip_special_tokens=True))",
         text=f"The perplexity is an upper bound. A sample: {quoted(sample)}",
         base_model=setup.from_causal or setup.model_name_or_path,
-        name=args.hub_model_id,
     )
-    write_results(folder, results)
-    print(f"Model and card: {folder}\nPerplexity at most {results['perplexity']:.2f}. Sample: {sample!r}", flush=True)
     return results
 
 

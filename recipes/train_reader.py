@@ -24,8 +24,8 @@ from hf_targets import (
     documents_of,
 )
 from hf_targets.extras import require
-from lab.results import write_results
-from lab.settings import parse_settings
+from lab.card import finish
+from lab.runs import run_alone
 from lab.text import BlockSettings
 
 
@@ -54,6 +54,9 @@ class RandomDocuments(dict):
         """Return k documents for each query."""
         drawn, names = random.Random(len(queries)), list(self)
         return [[(name, 1.0) for name in drawn.sample(names, min(k, len(names)))] for _ in queries]
+
+
+SETTINGS = (Setup, TrainingArguments)
 
 
 def cog(setup: Setup, tokenizer: Any, documents: Any, blocks: Any) -> tuple[Any, Any, dict[str, Any], Any]:
@@ -98,15 +101,13 @@ def main(setup: Setup, args: TrainingArguments) -> dict[str, float]:
     results |= {name: value for name, value in trainer.evaluate().items() if name.endswith("_loss")}
     results["seconds"] = trained.metrics["train_runtime"]
     if trainer.is_world_process_zero():
-        folder: Any = args.output_dir
         if setup.kind == "cog" and setup.lora_rank is not None:
             model = model.merge_and_unload()
-        model.save_pretrained(folder, **({"retro_only": True} if setup.kind == "retro" else {}))
-        tokenizer.save_pretrained(folder)
-        write_results(folder, results)
-        print(f"{results}\nModel and results: {folder}", flush=True)
+        model.save_pretrained(str(args.output_dir), **({"retro_only": True} if setup.kind == "retro" else {}))
+        card = {"base_model": setup.model_name_or_path, "auto_class": type(model).__name__}
+        finish(trainer, tokenizer, results, str(results), dataset=setup.dataset, **card)
     return results
 
 
 if __name__ == "__main__":
-    main(*parse_settings(Setup, TrainingArguments, description=__doc__))
+    run_alone(main, *SETTINGS, description=__doc__)

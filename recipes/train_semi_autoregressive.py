@@ -21,8 +21,8 @@ from hf_targets import (
     TargetTrainingArguments,
     word_level_tokenizer,
 )
-from lab.card import write_card
-from lab.results import measure, write_results
+from lab.card import finish
+from lab.results import measure
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -83,12 +83,10 @@ def main(setup: Setup, args: TargetTrainingArguments) -> dict[str, float]:
     if not trainer.is_world_process_zero():
         return results
 
-    folder: Any = args.output_dir
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    write_card(folder, results, dataset=setup.dataset, usage=USAGE, base_model=setup.model_name_or_path)
-    write_results(folder, results)
-    print(f"Model and card: {folder}. Test perplexity of the next word: {results['perplexity_1']:.2f}", flush=True)
+    model.save_pretrained(str(args.output_dir))
+    told = f"Test perplexity of the next word: {results['perplexity_1']:.2f}"
+    card = {"dataset": setup.dataset, "usage": USAGE, "base_model": setup.model_name_or_path}
+    finish(trainer, tokenizer, results, told, **card)
     return results
 
 

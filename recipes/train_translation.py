@@ -26,8 +26,8 @@ from hf_targets import (
 from hf_targets.extras import require
 from hf_targets.training.checkpoints import KeepBest, best_checkpoints, chosen_by, last_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
-from lab.card import write_card
-from lab.results import measure, write_results
+from lab.card import finish
+from lab.results import measure
 from lab.runs import run_alone
 from lab.text import PairSettings
 
@@ -135,10 +135,8 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
         scores = translation_scores(found, texts["test"], **told).columns()
         results |= {f"{name}{suffix}": value for name, value in scores.items()}
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    write_card(folder, results, dataset=setup.dataset, auto_class="AutoModelForSeq2SeqLM")
-    write_results(folder, results)
-    print(f"Model and card: {folder}. Scores: {scores}", flush=True)
+    card = {"dataset": setup.dataset, "base_model": setup.model_name_or_path, "auto_class": "AutoModelForSeq2SeqLM"}
+    finish(trainer, tokenizer, results, f"Scores: {scores}", **card)
     return results
 
 

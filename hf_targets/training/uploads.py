@@ -18,6 +18,12 @@ _TOKENIZER += ("processor_config.json", "preprocessor_config.json")
 _RESULTS = ("README.md", "results.json", ".eval_results/*.yaml")
 
 
+def own_files(processing_class: Any) -> list[str]:
+    """Return patterns of the files of a model, its tokenizer, card and results."""
+    vocabulary = getattr(processing_class, "vocab_files_names", {}).values()
+    return [*_MODEL, *_TOKENIZER, *vocabulary, *_RESULTS]
+
+
 @contextmanager
 def uploads_of_own_files(folder: str, processing_class: Any) -> Iterator[None]:
     """Let Transformers' Trainer upload of its folder only the model, tokenizer, card and results.
@@ -26,8 +32,7 @@ def uploads_of_own_files(folder: str, processing_class: Any) -> Iterator[None]:
     argument for this, so that its way to the Hub is replaced for the time of a `with`. A checkpoint that is asked for
     (`hub_strategy="checkpoint"`) goes up whole.
     """
-    vocabulary = getattr(processing_class, "vocab_files_names", {}).values()
-    own, module = [*_MODEL, *_TOKENIZER, *vocabulary, *_RESULTS], cast(Any, trainer)
+    own, module = own_files(processing_class), cast(Any, trainer)
     api_of = module.hf_api
     api = api_of()
 

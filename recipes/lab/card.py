@@ -6,14 +6,16 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import EvalResult, EvalResultEntry, HfApi, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from hf_targets.backbones.positions import max_positions
 from hf_targets.figures.page_style import printable
-from lab.results import shareable
+from hf_targets.training.uploads import own_files
+from lab.results import shareable, write_results
 
 _TEMPLATE = Path(__file__).with_name("card.jinja")
 EVAL_RESULTS = ".eval_results/hf_targets.yaml"
@@ -36,6 +38,25 @@ _TASKS = {
     ),
 }
 """To each Auto class the Hub's name of its task, and code that uses `model` and `tokenizer`."""
+
+
+def finish(
+    trainer: Any, tokenizer: PreTrainedTokenizerBase, results: dict[str, Any], told: str = "", **card: Any
+) -> None:
+    """Complete the folder of a model that was trained and saved: tokenizer, card, results; and upload it if asked to.
+
+    It goes up as it lies there: a Trainer's own upload saves its model once more, with adapters and frozen parts.
+    One process calls this. `told` is printed too; `card` are other arguments of `write_card`.
+    """
+    args, folder = trainer.args, trainer.args.output_dir
+    tokenizer.save_pretrained(folder)
+    write_card(folder, results, name=trainer.hub_model_id or args.hub_model_id, **card)
+    write_results(folder, results)
+    print(f"Model and card: {folder}\n{told}", flush=True)
+    if args.push_to_hub:
+        trainer._finish_current_push()  # of a checkpoint
+        place = {"repo_id": trainer.hub_model_id, "revision": args.hub_revision, "token": args.hub_token}
+        HfApi().upload_folder(**place, folder_path=folder, allow_patterns=own_files(tokenizer))
 
 
 def write_card(

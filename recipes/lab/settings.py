@@ -68,8 +68,11 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
         sys.path[:0] = [str(plugin.parent)] if plugin.suffix == ".py" else []
         importlib.import_module(plugin.stem if plugin.suffix == ".py" else str(plugin))
     is_alone = torch.accelerator.is_available() or int(os.environ.get("WORLD_SIZE", "1")) == 1
-    if any(field.name == "use_cpu" for kind in dataclass_types for field in fields(kind)) and not is_alone:
+    known = {field.name for kind in dataclass_types for field in fields(kind)}
+    if "use_cpu" in known and not is_alone:
         values["use_cpu"] = True  # Trainer must be told where several processes were started without an accelerator
+    if "hub_strategy" in known:
+        values.setdefault("hub_strategy", "end")  # a model that is not whole is uploaded only if that is asked for
     try:
         return parser.parse_dict(values)
     except (ValueError, TypeError) as error:  # of a field's check, or of one that must be given
