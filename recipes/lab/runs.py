@@ -105,7 +105,7 @@ def compare(
             if name != Path(name).name or not name.strip("."):
                 raise ValueError(f"a row's name is the name of its folder, got {name!r}")
             folder = Path(output_dir, run_folder(name, seed))
-            of_run = {**settings, **row, "seed": seed, "output_dir": str(folder)}
+            of_run = {**settings, **row, "seed": seed, "output_dir": str(folder), "resume_from_checkpoint": None}
             setup, args = parse_mapping(of_run, *recipe.SETTINGS)  # whatever is wrong with it is told first
             check_earlier_runs(of_run)
             if overwrite:
@@ -153,11 +153,10 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     check_earlier_runs(stated)
     folder, resumed = Path(args.output_dir), args.resume_from_checkpoint
     with owned(folder):
-        recorded, begun = _recorded(stated, setup), None
+        recorded = _recorded(stated, setup)
         if resumed is not None:
-            begun = folder if resumed.lower() == "true" else Path(resumed).parent
-            _check_record(begun, recorded, _LENGTH)
-        if (begun is None or begun.resolve() != folder.resolve()) and any(folder.glob("checkpoint-*")):
+            _check_record(Path(resumed).parent, recorded, _LENGTH)
+        if (resumed is None or Path(resumed).parent.resolve() != folder.resolve()) and any(folder.glob("checkpoint-*")):
             raise ValueError(  # the best of them, or their mean, would be taken for this run's
                 f"{folder} has checkpoints of an earlier run; go on with it (--resume_from_checkpoint true), or name "
                 "another output_dir"

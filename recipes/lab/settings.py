@@ -13,7 +13,9 @@ from typing import Any, get_origin
 
 import torch
 import yaml
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
+
+from hf_targets.training.checkpoints import newest_checkpoint
 
 RECIPES = Path(__file__).parents[1]
 
@@ -61,7 +63,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
-    """Fill dataclasses from a mapping of names to values."""
+    """Fill dataclasses from a mapping of names to values; `resume_from_checkpoint: true` is the newest whole one."""
     parser = _parser(dataclass_types, "")
     values = _checked(parser, settings, [])
     for plugin in map(Path, values.pop("plugins", [])):
@@ -74,9 +76,16 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
     if "hub_strategy" in known:
         values.setdefault("hub_strategy", "end")  # a model that is not whole is uploaded only if that is asked for
     try:
-        return parser.parse_dict(values)
+        filled = parser.parse_dict(values)
     except (ValueError, TypeError) as error:  # of a field's check, or of one that must be given
         parser.error(str(error).partition("__init__() ")[2] or str(error))
+    for args in filled:
+        if isinstance(args, TrainingArguments) and str(args.resume_from_checkpoint).lower() in ("true", "false"):
+            asked, folder = str(args.resume_from_checkpoint).lower() == "true", str(args.output_dir)
+            args.resume_from_checkpoint = newest_checkpoint(folder) if asked else None
+            if asked and args.resume_from_checkpoint is None:
+                raise ValueError(f"there is no whole checkpoint in {folder}; leave out resume_from_checkpoint")
+    return filled
 
 
 def check_earlier_runs(settings: Mapping[str, Any]) -> None:

@@ -152,7 +152,8 @@ def test_runs_of_a_table_and_parts_of_a_run_read_one_text(tmp_path, monkeypatch)
     read, text = [], tmp_path / "text.txt"
 
     def main(setup, args):
-        Path(args.output_dir, "part").touch()
+        Path(args.output_dir, "checkpoint-1").mkdir()
+        Path(args.output_dir, "checkpoint-1", "trainer_state.json").write_text("{}")
         read.append(setup.load()["train"]["text"][0])
         text.write_text("another\n" * 50)
         return {}

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from hf_targets import MultiTokenTrainingArguments
 from hf_targets.multitoken.heads import HEADS
@@ -66,6 +67,21 @@ def test_arguments_of_a_training_are_those_of_transformers(tmp_path):
     )
     assert (setup.name, args.learning_rate, args.ensemble_weights) == ("x", 1.0, [0.0, 0.5])
     assert (args.metric_for_best_model, args.greater_is_better) == ("perplexity", False)
+
+
+def test_a_training_is_resumed_from_the_newest_whole_checkpoint_of_any_recipe(tmp_path):
+    def resumed(value):
+        given = {"output_dir": str(tmp_path), "report_to": "none", "resume_from_checkpoint": value}
+        return parse_mapping(given, TrainingArguments)[0].resume_from_checkpoint
+
+    assert resumed("false") is None and resumed("elsewhere") == "elsewhere"
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        resumed("true")
+    for name in ("checkpoint-3", "checkpoint-12", "checkpoint-20"):
+        (tmp_path / name).mkdir()
+    for name in ("checkpoint-3", "checkpoint-12"):  # the last one was broken off
+        (tmp_path / name / "trainer_state.json").write_text("{}")
+    assert resumed(True) == resumed("true") == str(tmp_path / "checkpoint-12")
 
 
 @pytest.mark.parametrize("name", ["my_file.py", "my_module"])
