@@ -27,6 +27,7 @@ from hf_targets.multitoken.frozen_base import left_padded
 from lab.card import finish
 from lab.draft_heads import KINDS, settings_of
 from lab.memory import step_memory
+from lab.results import timed_training
 from lab.runs import run_alone
 from lab.speed import DecodingMethod, compare_speeds
 
@@ -101,9 +102,9 @@ def main(setup: Setup, args: SFTConfig) -> dict[str, float]:
     data = {"train_dataset": train, "eval_dataset": test, "processing_class": tokenizer}
     trainer: Any = kind(model, args=args, **data, **given)
     results: dict[str, float] = {"loss_before": trainer.evaluate()["eval_loss"]}
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    seconds = timed_training(trainer)
     results["loss"] = trainer.evaluate()["eval_loss"]
-    results["step_seconds"] = trained.metrics["train_runtime"] / trained.global_step
+    results["step_seconds"] = seconds / trainer.state.global_step
     results["step_memory"] = step_memory(trainer)
     tuned = trainer.model.merge_and_unload() if setup.lora_rank is not None else trainer.model
     folder: Any = args.output_dir

@@ -32,7 +32,7 @@ from hf_targets import (
     word_level_tokenizer,
 )
 from lab.card import finish
-from lab.results import measure
+from lab.results import measure, timed_training
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -82,8 +82,8 @@ def main(setup: Setup, args: AwdLstmTrainingArguments) -> dict[str, float]:
         ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
         model = AwdLstmForCausalLM(AwdLstmConfig(**ids, **setup.config))  # pyright: ignore[reportArgumentType]
     trainer = AwdLstmTrainer(model, args, train_dataset=corpus["train"], eval_dataset=corpus["validation"])
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    seconds = timed_training(trainer)
+    results = {**measure(trainer, corpus["test"]), "seconds": seconds}
     trainer.save_state()
     trainer.save_model(_internal_call=True)  # which does not upload it yet
     if trainer.is_world_process_zero():

@@ -28,7 +28,7 @@ from hf_targets.extras import require
 from hf_targets.training.checkpoints import KeepBest, best_checkpoints, chosen_by, load_mean
 from lab.card import finish
 from lab.curve_steps import curves_of_predictions, plot_curve_steps
-from lab.results import BleuTrainer, measure
+from lab.results import BleuTrainer, measure, timed_training
 from lab.runs import run_alone
 from lab.text import PairSettings
 
@@ -108,10 +108,10 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
     if setup.average_checkpoints > 1:
         args.save_total_limit = None
         trainer.add_callback(KeepBest(setup.average_checkpoints))
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    seconds = timed_training(trainer)
     if setup.average_checkpoints > 1:
         load_mean(model, best_checkpoints(Path(str(args.output_dir)), setup.average_checkpoints, **chosen_by(args)))
-    results = {**measure(trainer), "seconds": trained.metrics["train_runtime"]}
+    results = {**measure(trainer), "seconds": seconds}
     trainer.save_state()
     trainer.save_model(_internal_call=True)  # which does not upload it yet
     if not trainer.is_world_process_zero():

@@ -32,7 +32,7 @@ from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.phrases.batches.negatives import negatives_by_name
 from hf_targets.phrases.mining.miner import MiningTask
 from lab.card import finish
-from lab.results import measure
+from lab.results import measure, timed_training
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -131,8 +131,8 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
 
     data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
     trainer = DynamicVocabTrainer(model, args, data_collator=collator, **data)
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    seconds = timed_training(trainer)
+    results = {**measure(trainer, corpus["test"]), "seconds": seconds}
     trainer.save_state()
     if trainer.is_world_process_zero():
         model = model if setup.lora_rank is None else model.merge_and_unload()

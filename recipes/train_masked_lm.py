@@ -28,7 +28,7 @@ from hf_targets import (
     train_masking_tokenizer,
 )
 from lab.card import finish
-from lab.results import measure
+from lab.results import measure, timed_training
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -105,8 +105,8 @@ def main(setup: Setup, args: MultiTokenMaskedTrainingArguments) -> dict[str, flo
     trainer = (CrammingTrainer if setup.cramming else MultiTokenMaskedTrainer)(model, args, **data)
     if setup.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(setup.patience))
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    seconds = timed_training(trainer)
+    results = {**measure(trainer, corpus["test"]), "seconds": seconds}
     trainer.save_state()
     if not trainer.is_world_process_zero():
         return results

@@ -34,7 +34,7 @@ from hf_targets import (
 )
 from hf_targets.masked_diffusion.rows import LengthProtocol, add_missing_tokens
 from lab.card import finish, quoted
-from lab.results import measure
+from lab.results import measure, timed_training
 from lab.runs import run_alone
 from lab.text import TextSettings
 
@@ -120,8 +120,8 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
 
     data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
     trainer = DiffusionTrainer(model, args, processing_class=tokenizer, **data)
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    seconds = timed_training(trainer)
+    results = {**measure(trainer, corpus["test"]), "seconds": seconds}
     trainer.save_state()
     trainer.save_model(_internal_call=True)  # which does not upload it yet
     if not trainer.is_world_process_zero():

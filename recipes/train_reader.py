@@ -25,6 +25,7 @@ from hf_targets import (
 )
 from hf_targets.extras import require
 from lab.card import finish
+from lab.results import timed_training
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -96,10 +97,10 @@ def main(setup: Setup, args: TrainingArguments) -> dict[str, float]:
     model, collator, tests, train = {"cog": cog, "retro": retro}[setup.kind](setup, tokenizer, documents, blocks)
     trainer = Trainer(model, args, train_dataset=train, eval_dataset=tests, data_collator=collator)
     before = trainer.evaluate()
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    seconds = timed_training(trainer)
     results = {f"before, {name}": value for name, value in before.items() if name.endswith("_loss")}
     results |= {name: value for name, value in trainer.evaluate().items() if name.endswith("_loss")}
-    results["seconds"] = trained.metrics["train_runtime"]
+    results["seconds"] = seconds
     if trainer.is_world_process_zero():
         if setup.kind == "cog" and setup.lora_rank is not None:
             model = model.merge_and_unload()

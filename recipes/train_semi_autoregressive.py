@@ -22,7 +22,7 @@ from hf_targets import (
     word_level_tokenizer,
 )
 from lab.card import finish
-from lab.results import measure
+from lab.results import measure, timed_training
 from lab.runs import run_alone
 from lab.text import BlockSettings
 
@@ -77,8 +77,8 @@ def main(setup: Setup, args: TargetTrainingArguments) -> dict[str, float]:
     trainer = SemiAutoregressiveTrainer(model, args, **data)
     if setup.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(setup.patience))
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    seconds = timed_training(trainer)
+    results = {**measure(trainer, corpus["test"]), "seconds": seconds}
     trainer.save_state()
     if not trainer.is_world_process_zero():
         return results

@@ -27,7 +27,7 @@ from hf_targets.extras import require
 from hf_targets.training.checkpoints import KeepBest, best_checkpoints, chosen_by, last_checkpoints, load_mean
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from lab.card import finish
-from lab.results import measure
+from lab.results import measure, timed_training
 from lab.runs import run_alone
 from lab.text import PairSettings
 
@@ -113,7 +113,7 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
     if setup.average_checkpoints > 1 and not setup.average_last:
         args.save_total_limit = None
         trainer.add_callback(KeepBest(setup.average_checkpoints))
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    seconds = timed_training(trainer)
     folder: Any = args.output_dir
     if setup.average_checkpoints > 1:
         count = setup.average_checkpoints
@@ -121,7 +121,7 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
         load_mean(
             model, best_checkpoints(folder, count, **chosen_by(args)) if best else last_checkpoints(folder, count)
         )
-    results = {**measure(trainer, corpus["test"]), "seconds": trained.metrics["train_runtime"]}
+    results = {**measure(trainer, corpus["test"]), "seconds": seconds}
     trainer.save_state()
     if not trainer.is_world_process_zero():
         return results

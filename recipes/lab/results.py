@@ -2,12 +2,14 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from datasets import Dataset
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from hf_targets import GaussianDiffusionTrainer
 from hf_targets.data.token_rows import NUM_WORDS
@@ -52,6 +54,26 @@ def write_json(file: Path, content: Any) -> None:
     part = file.with_name(f"{file.name}.part")
     part.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     part.replace(file)
+
+
+class TrainingTime(TrainerCallback, ExportableState):
+    """Knows when a training began, as if nothing had broken it off; a checkpoint keeps the seconds until then."""
+
+    def __init__(self, before: float = 0.0) -> None:
+        self.begin = time.monotonic() - before
+
+    def state(self) -> dict[str, Any]:
+        """Return the arguments of the one that goes on."""
+        return {"args": {"before": time.monotonic() - self.begin}, "attributes": {}}
+
+
+def timed_training(trainer: Trainer) -> float:
+    """Train, from the checkpoint that the arguments name if they name one, and return the seconds of all parts."""
+    trainer.args.restore_callback_states_from_checkpoint = True
+    trainer.add_callback(TrainingTime())
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    (clock,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, TrainingTime))
+    return time.monotonic() - clock.begin
 
 
 def measure(trainer: TargetTrainer, test: Dataset | None = None) -> dict[str, float]:
