@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,8 @@ class Drafted(NamedTuple):
 def texts_of(pasted: str, files: Sequence[str]) -> dict[str, str]:
     """Return documents by name: of pasted text, where a line that begins with # names the text below it, and of files.
 
+    A file whose name is taken gets a number behind it.
+
     Raises:
         ValueError: If there is no document, a file is no text in UTF-8, or all are longer than MOST_CHARACTERS.
     """
@@ -56,8 +59,10 @@ def texts_of(pasted: str, files: Sequence[str]) -> dict[str, str]:
         else:
             texts[name] = f"{texts.get(name, '')}{line}\n"
     for file in map(Path, files):
+        named = chain([file.name], (f"{file.name} ({number})" for number in count(2)))
+        name = next(one for one in named if one not in texts)
         try:
-            texts[file.name] = file.read_text(encoding="utf-8-sig")
+            texts[name] = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{file.name} is no text in UTF-8; upload .txt, .md or .rst files") from error
     if (length := sum(map(len, texts.values()))) > MOST_CHARACTERS:

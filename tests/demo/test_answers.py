@@ -66,6 +66,14 @@ def test_a_question_without_a_word_of_the_documents_is_answered_from_the_first_w
     assert answering.ask(QUESTION, TEXT).note == ""
 
 
+def test_documents_of_one_name_are_all_kept(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "README.md").write_text(folder)
+    found = texts_of("# README.md\npasted\n", [str(tmp_path / folder / "README.md") for folder in ("a", "b")])
+    assert found == {"README.md": "pasted\n", "README.md (2)": "a", "README.md (3)": "b"}
+
+
 def test_a_file_that_is_no_text_is_told_by_its_name(tmp_path):
     (tmp_path / "picture.txt").write_bytes(b"\xff\xd8\xff")
     with pytest.raises(ValueError, match=r"picture\.txt"):
