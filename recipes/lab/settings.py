@@ -89,20 +89,23 @@ def parse_mapping(settings: Mapping[str, Any], *dataclass_types: type) -> tuple:
 
 
 def check_earlier_runs(settings: Mapping[str, Any]) -> None:
-    """Check that the runs which settings name are there and have ended."""
+    """Check that the runs of recipes which settings name as what they read are there and have ended."""
     seed = str(settings.get("seed", (settings.get("seeds") or [0])[0]))
-    read = {name: value for name, value in settings.items() if not name.startswith(("output", "resume", "rows"))}
-    for text in re.findall(r'"([^"]+)"', json.dumps(read, default=str)):
+    others = ("output", "resume", "rows", "run_name", "prompt", "hub")
+    read = {name: value for name, value in settings.items() if not name.startswith(others)}
+    for text in re.findall(r'"([^"]+)"', json.dumps(read, default=str, ensure_ascii=False)):
         folder = Path(text.replace("{seed}", seed))
-        if folder.parts[:1] == ("runs",) and len(folder.parts) > 1 and not os.path.exists(folder):
-            raise ValueError(f"{folder} is not there yet; first run: {_command_of(folder)}")
+        if not os.path.exists(folder) and (command := _command_of(folder)) is not None:
+            raise ValueError(f"{folder} is not there yet; first run: {command}")
         if os.path.isfile(folder / "settings.json") and not os.path.isfile(folder / "results.json"):
             raise ValueError(f"{folder} is of a run that has not ended; start it again, and it goes on")
 
 
-def _command_of(run: Path) -> str:
-    """Return the command that makes a folder `runs/SCRIPT/...` or `runs/tables/SCRIPT/...`, as settings files say."""
-    script = Path(*run.parts[1 : 3 if run.parts[1] == "tables" else 2])
+def _command_of(run: Path) -> str | None:
+    """Return the command that makes `runs/SCRIPT/...` or `runs/tables/SCRIPT/...`, None for any other folder."""
+    script = Path(*run.parts[1 : 3 if run.parts[1:2] == ("tables",) else 2])
+    if run.parts[:1] != ("runs",) or not Path(RECIPES, f"{script}.py").is_file():
+        return None
     files = sorted(Path(RECIPES, "settings", script).glob("*.yaml"))
     own = [file.stem for file in files if run.is_relative_to(_read(file).get("output_dir", "none"))]
     return f"python recipes/{script}.py recipes/settings/{script}/{(own or ['smoke'])[0]}.yaml"
@@ -117,6 +120,8 @@ def _parser(dataclass_types: Sequence[type], description: str | None) -> HfArgum
         action.default = argparse.SUPPRESS  # only what is stated is in the namespace
         if action.type is dict or get_origin(action.type) is dict:
             action.type = json.loads
+        elif action.type is not None:
+            action.type = lambda text, kind=action.type: text if text == "null" else kind(text)
     return parser
 
 

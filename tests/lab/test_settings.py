@@ -37,6 +37,8 @@ def test_the_command_line_comes_before_the_file_and_the_file_before_defaults(tmp
     assert setup == Setup("file", None, 1e-3, [2, 3], False, {"a": [1]})
     (setup,) = parse_settings(Setup, arguments=[file, "--name=given", "--size", "5", "--sizes", "4", "--fast"])
     assert setup == Setup("given", 5, 1e-3, [4], True, {"a": [1]})
+    (setup,) = parse_settings(Setup, arguments=[write(tmp_path, "size: 5"), "--size", "null", "--name", "null"])
+    assert (setup.size, setup.name) == (None, None)
     assert stated_settings(Setup, arguments=["--config", json.dumps({"b": 2})]) == {"config": {"b": 2}}
 
 
@@ -101,6 +103,9 @@ def test_a_run_that_settings_name_is_made_and_has_ended(tmp_path, monkeypatch):
     command = "python recipes/tables/train_translation.py recipes/settings/tables/train_translation/multi30k.yaml"
     with pytest.raises(ValueError, match=f"plain-seed0 is not there.*{command}"):
         parse_settings(Setup, arguments=["--name", run])
+    parse_settings(Setup, arguments=["--name", "runs/mine/größte"])  # which no recipe makes
+    (tmp_path / "runs" / "train_translation" / "größte").mkdir(parents=True)
+    parse_settings(Setup, arguments=["--name", "runs/train_translation/größte"])
     Path(run.format(seed=0)).mkdir(parents=True)
     Path(run.format(seed=0), "settings.json").touch()
     with pytest.raises(ValueError, match="has not ended"):
