@@ -63,6 +63,8 @@ class Setup(BlockSettings):
     prompt: str | None = field(default="The ", metadata={"help": "What a sample begins with. None: no sample."})
 
     def __post_init__(self) -> None:
+        if self.prompt == "":
+            raise ValueError("a sample continues a prompt of a token or more; give one, or null for no sample")
         if self.bag_of_words is not None and self.target is not None:
             raise ValueError("bag_of_words is for a model without heads; set target to null")
 

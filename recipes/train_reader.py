@@ -47,6 +47,10 @@ class Setup(BlockSettings):
     lora_rank: int | None = field(default=8, metadata={"help": "CoG: of adapters of the base. None: trained whole."})
     lora_alpha: int = field(default=32, metadata={"help": "The scale of LoRA is this over the rank."})
 
+    def __post_init__(self) -> None:
+        if self.model_name_or_path is None or (self.kind == "cog" and self.encoder is None):
+            raise ValueError("a trained model learns to read; give --model_name_or_path, and for cog --encoder too")
+
 
 class RandomDocuments(dict):
     """Documents of which any are found, whatever is asked for."""

@@ -60,6 +60,8 @@ class QuestionSettings:
 
     def ask(self, tokenizer: PreTrainedTokenizerBase) -> "AskedQuestions":
         """Return the questions as these settings ask them of the model of a tokenizer."""
+        if not self.questions:
+            raise ValueError("a file has the questions; give --questions FILE")
         every = load_questions(self.questions)
         items, others = every[: self.num_questions], every[self.num_questions :]
         if len(items) < self.num_questions or (self.demonstration and not others):

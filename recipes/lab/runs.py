@@ -68,6 +68,8 @@ def parse_table(recipe: Any, *, description: str | None = "", arguments: Sequenc
             f"there must be a seed, and rows with settings of their own, which are not {', '.join(sorted(_OF_ALL))}; "
             f"got seeds {own.seeds} and rows {wrong or own.rows}"
         )
+    if "output_dir" not in stated:
+        raise ValueError("a table has a folder for its runs; give --output_dir FOLDER")
     return Table(stated, rows, own.seeds, Path(stated.pop("output_dir")), own.overwrite)
 
 
