@@ -21,13 +21,13 @@ from time import process_time
 from typing import Any, cast
 
 import torch
+from benchmarks.parts.architectures import ARCHITECTURES, LARGE, make_model
 from scipy.stats import chi2_contingency
 from torch import Tensor
 from transformers import PreTrainedModel, set_seed
 from transformers.utils import logging
 
 from hf_targets import draft
-from lab.architectures import ARCHITECTURES, LARGE, make_model
 from lab.settings import parse_settings
 from lab.tables import markdown_table
 
