@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import EarlyStoppingCallback, set_seed
+from transformers import EarlyStoppingCallback, GenerationConfig, set_seed
 
 from hf_targets import (
     DifformerConfig,
@@ -25,6 +25,7 @@ from hf_targets import (
 )
 from hf_targets.evaluation.translation import generated_texts
 from hf_targets.extras import require
+from hf_targets.gaussian_diffusion.generation import DEFAULTS
 from hf_targets.training.checkpoints import KeepBest, best_checkpoints, chosen_by, load_mean
 from lab.card import finish
 from lab.curve_steps import curves_of_predictions, plot_curve_steps
@@ -66,6 +67,9 @@ class Setup(PairSettings):
     )
 
     def __post_init__(self) -> None:
+        if unknown := self.generation.keys() - {*DEFAULTS, *vars(GenerationConfig())}:
+            raise ValueError(f"generation may have {', '.join(DEFAULTS)}, got {', '.join(sorted(unknown))}")
+        self.generation = {"num_lengths": 1, "num_noises": 1, **self.generation}
         self.max_source_length = min(self.max_source_length or self.max_positions, self.max_positions)
         self.max_target_length = min(self.max_target_length or self.max_positions, self.max_positions)
 

@@ -17,6 +17,7 @@ Plain and curves side by side, with several seeds: recipes/tables/train_mdlm_cur
 import lab.start  # noqa: F401
 
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
@@ -69,6 +70,10 @@ class Setup(TextSettings):
     sample: dict[str, Any] = field(
         default_factory=lambda: {"num_steps": 32}, metadata={"help": "Arguments of generate, for the sample."}
     )
+
+    def __post_init__(self) -> None:
+        if unknown := self.sample.keys() - signature(MdlmForMaskedDiffusion.generate).parameters.keys():
+            raise ValueError(f"sample has arguments of generate, such as num_steps, got {', '.join(sorted(unknown))}")
 
     def rows(self, texts: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
         """Return the splits as rows of tokens, no more of them than asked for."""
@@ -130,17 +135,14 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
     generator = torch.Generator().manual_seed(args.seed)
     text = model.generate(max_length=setup.max_length, generator=generator, **setup.sample)
     sample = str(tokenizer.decode([token for token in text[0].tolist() if token != tokenizer.pad_token_id]))
-    finish(
-        trainer,
-        tokenizer,
-        results,
-        f"Perplexity at most {results['perplexity']:.2f}. Sample: {sample!r}",
-        dataset=setup.dataset,
-        auto_class="AutoModelForMaskedLM",
-        usage="print(tokenizer.decode(model.generate(num_steps=8)[0], skip_special_tokens=True))",
-        text=f"The perplexity is an upper bound. A sample: {quoted(sample)}",
-        base_model=setup.from_causal or setup.model_name_or_path,
-    )
+    card: dict[str, Any] = {"dataset": setup.dataset, "base_model": setup.from_causal or setup.model_name_or_path}
+    card |= {
+        "auto_class": "AutoModelForMaskedLM",
+        "text": f"The perplexity is an upper bound. A sample: {quoted(sample)}",
+    }
+    card["usage"] = "print(tokenizer.decode(model.generate(num_steps=8)[0], skip_special_tokens=True))"
+    told = f"Perplexity at most {results['perplexity']:.2f}. Sample: {sample!r}"
+    finish(trainer, tokenizer, results, told, **card)
     return results
 
 

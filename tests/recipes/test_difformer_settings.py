@@ -80,3 +80,10 @@ def test_heads_are_those_of_table_10(name):
     assert (heads["ngram_size"], heads["loss_weight"], setup.ensemble_weight) == HEADS[name]
     assert config.preset == ("dinoiser" if "dinoiser" in name else "difformer")
     assert config.attention_dropout == (0.2 if "dinoiser" in name else 0.0)
+
+
+def test_a_setting_of_generation_that_is_none_is_told_before_a_training(capsys):
+    with pytest.raises(SystemExit):
+        parse_mapping({"generation": {"num_length": 2}}, *recipe().SETTINGS)
+    assert "got num_length" in capsys.readouterr().err
+    assert parse_mapping({"generation": {"clamp": True}}, *recipe().SETTINGS)[0].generation["num_noises"] == 1
