@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
-from transformers import Cache, DynamicCache, PreTrainedModel, TrainerCallback, TrainerState
+from transformers import Cache, DynamicCache, PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
 from hf_targets.awd_lstm.layers import as_lstm_cache, lstm_layers
@@ -205,15 +205,15 @@ class AwdLstmTrainer(AveragedTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate; in training begin the mean once evaluations no longer get better, or stop if it began with it."""
         found = super().evaluate(*args, **kwargs)
-        if self.is_in_train and self._averaging is not None and self._is_no_longer_better(self.state):
+        if self.is_in_train and self._averaging is not None and self._is_no_longer_better():
             if self._averaging.from_start:
                 self.control.should_training_stop = True
             else:
                 self._averaging.begin(cast(nn.Module, self.model))
         return found
 
-    def _is_no_longer_better(self, state: TrainerState) -> bool:
-        interval, log = self.args.nonmonotone_interval, state.log_history
+    def _is_no_longer_better(self) -> bool:
+        interval, log = self.args.nonmonotone_interval, self.state.log_history
         seen = [entry["eval_loss"] for entry in log if "eval_loss" in entry and entry["step"]]  # not before the first
         return interval is not None and no_longer_better(seen, interval)
 
@@ -248,9 +248,9 @@ class AwdLstmTrainer(AveragedTrainer):
         found = {"loss": total / num_tokens, "perplexity": perplexity(total / num_tokens)}
         return {**found, "word_perplexity": perplexity(total / num_words)} if num_words else found
 
-    def has_ended(self, state: TrainerState) -> bool:
+    def has_ended(self, max_steps: int) -> bool:
         """Return whether a training has come to its end, or a finetuning to the one that its evaluations set."""
-        return (self.args.average_from_start and self._is_no_longer_better(state)) or super().has_ended(state)
+        return (self.args.average_from_start and self._is_no_longer_better()) or super().has_ended(max_steps)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of all parameters: the published program lets biases decay, too."""

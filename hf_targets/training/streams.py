@@ -3,13 +3,12 @@
 # pyright: reportAttributeAccessIssue=false
 # (`StreamLoading` is a mixin: the Trainer has the rest)
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
-from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from hf_targets.training.stream_loader import StreamLoader
 
@@ -44,6 +43,7 @@ class StreamLoading:
     - `shuffle_buffer_size` rows are shuffled at a time, in each pass in another way.
     - A stream that ends before `max_steps` is read again, with a warning. It is no error, as the work of all steps
       before would be lost, and as Trainer reads a data set again, too.
+    - A resumed training that had come to its end, early too, is not repeated, on a data set neither.
 
     Streams of other libraries, `dispatch_batches=True` and parallelism beside that of data stay with accelerate.
     """
@@ -51,7 +51,6 @@ class StreamLoading:
     shuffle_buffer_size: int | None = None
     """Of a trainer whose arguments have none; None: that of its arguments."""
     _stream_loader: StreamLoader | None = None
-    _resumes_stream = False
 
     @property
     def _reads_stream(self) -> bool:
@@ -82,17 +81,32 @@ class StreamLoading:
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *others: Any, **kwargs: Any) -> Any:
         """Train as Trainer does; a stream goes on from its state, and no batch of it is read to be skipped."""
-        args = self.args
         if self._reads_stream:
             self.pop_callback(_StepsAsEpoch)
             self.add_callback(_StepsAsEpoch)
-            self._resumes_stream = not args.ignore_data_skip
-            self.args = copy.copy(args)
-            self.args.ignore_data_skip = True
-        try:
-            return super().train(resume_from_checkpoint, *others, **kwargs)
-        finally:
-            self.args = args
+        return super().train(resume_from_checkpoint, *others, **kwargs)
+
+    def has_ended(self, max_steps: int) -> bool:
+        """Return whether a training that is resumed in this state had come to its end, early too."""
+        stopped = (one.early_stopping_patience_counter >= one.early_stopping_patience for one in self._early_stopping)
+        return any(stopped) or self.state.global_step >= max_steps
+
+    @property
+    def _early_stopping(self) -> list[EarlyStoppingCallback]:
+        return [one for one in self.callback_handler.callbacks if isinstance(one, EarlyStoppingCallback)]
+
+    def _init_training_state(
+        self, max_steps: int, num_steps: int, num_epochs: int, checkpoint: str | None, *others: Any
+    ) -> tuple[int, int]:
+        """Return how many epochs and batches a resumed training begins after: all epochs if it had ended."""
+        given = self._early_stopping
+        epochs, batches = super()._init_training_state(max_steps, num_steps, num_epochs, checkpoint, *others)
+        for restored, one in zip(self._early_stopping, given, strict=True):  # with the count of the checkpoint alone
+            restored.early_stopping_patience = one.early_stopping_patience
+            restored.early_stopping_threshold = one.early_stopping_threshold
+        if checkpoint is not None and self.has_ended(max_steps):
+            return num_epochs, 0
+        return epochs, 0 if self._reads_stream else batches
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
@@ -102,7 +116,7 @@ class StreamLoading:
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         super()._load_rng_state(checkpoint)
-        if checkpoint is None or self._stream_loader is None or not self._resumes_stream:
+        if checkpoint is None or self._stream_loader is None or self.args.ignore_data_skip:
             return
         file = Path(checkpoint, _state_file(self.args.process_index))
         if not file.is_file():

@@ -1,6 +1,5 @@
 """The Trainer that ours are: it checks data, logs every part of the loss, and gives new parts a rate of their own."""
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,16 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from transformers import (
-    EarlyStoppingCallback,
     EvalPrediction,
     PreTrainedModel,
     PrinterCallback,
     Trainer,
-    TrainerState,
     TrainingArguments,
     default_data_collator,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
 from hf_targets.backbones.new_parts import new_part_of, split_new_parts, unwrapped
@@ -174,25 +170,7 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
             resume_from_checkpoint = newest_checkpoint(cast(str, self.args.output_dir))
             if resume_from_checkpoint is None:
                 raise ValueError(f"there is no whole checkpoint in {self.args.output_dir}; train without resuming")
-        args = self.args
-        if resume_from_checkpoint:
-            state = TrainerState.load_from_json(str(Path(str(resume_from_checkpoint), TRAINER_STATE_NAME)))
-            if self.has_ended(state):
-                self.args = copy.copy(args)
-                self.args.num_train_epochs, self.args.max_steps = 0, -1
-        try:
-            return super().train(resume_from_checkpoint, **kwargs)
-        finally:
-            self.args = args
-
-    def has_ended(self, state: TrainerState) -> bool:
-        """Return whether a training in this state has come to its end, early too, so that it does not go on."""
-        stopping: Any = cast(dict, state.stateful_callbacks or {}).get(EarlyStoppingCallback.__name__)
-        if isinstance(stopping, dict):
-            counter = stopping["attributes"]["early_stopping_patience_counter"]
-            if counter >= stopping["args"]["early_stopping_patience"]:
-                return True
-        return state.global_step >= self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
+        return super().train(resume_from_checkpoint, **kwargs)
 
     def _load_best_model(self) -> None:
         best = Path(cast(str, self.args.output_dir), Path(cast(str, self.state.best_model_checkpoint)).name)

@@ -78,12 +78,12 @@ def test_a_stream_is_resumed_in_its_second_pass_and_may_be_shuffled(tune, tmp_pa
     rows = Dataset.from_dict({"text": [f"w{n} w{n + 1} w{n + 2} w{n + 3}" for n in range(1, 6)]}).to_iterable_dataset()
     options = {"max_steps": 5, "per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 1}
     logs = []
-    for size, checkpoint in ((None, None), (3, None), (3, str(tmp_path / "checkpoint-4"))):
+    for size, checkpoint in ((None, None), (3, None), (3, str(tmp_path / "checkpoint-4")), (3, True)):
         given = {"shuffle_buffer_size": size}
         trainer = tune(make_any("llama", "difference"), rows, given=given, **options)
         trainer.train(resume_from_checkpoint=checkpoint)
         logs.append([(entry["loss"], entry["epoch"]) for entry in losses(trainer)])
-    assert logs[0] != logs[1] == logs[2] and len(logs[1]) == 5
+    assert logs[0] != logs[1] == logs[2] == logs[3] and len(logs[1]) == 5  # the last one takes no step
 
 
 def test_messages_without_a_template_and_rows_without_a_target_within_the_length_are_refused(

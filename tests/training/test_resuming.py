@@ -86,15 +86,19 @@ def test_a_finished_training_is_not_repeated_and_leaves_the_same_weights(kind, o
         assert counter.steps == 2
 
 
-def test_a_training_that_had_stopped_early_stays_stopped(tmp_path):
+def test_a_training_that_had_stopped_early_stays_stopped_unless_it_is_given_more_patience(tmp_path):
     taken, evaluations = [], []
-    for resume in (None, True):
+    for resume, patience in ((None, 1), (True, 1), (True, None), (None, 1), (True, 100)):
         trainer, counter = make(tmp_path, load_best_model_at_end=True, learning_rate=0.3, max_steps=12)
-        trainer.add_callback(EarlyStoppingCallback(1))
+        if patience is not None:
+            trainer.add_callback(EarlyStoppingCallback(patience))
         trainer.train(resume_from_checkpoint=resume)
         taken.append(counter.steps)
         evaluations.append([entry for entry in trainer.state.log_history if "eval_loss" in entry])
-    assert 0 < taken[0] < 12 and taken[1] == 0
+        if patience is None:
+            shutil.rmtree(tmp_path)
+    left = 12 - taken[0]
+    assert 0 < left < 12 and taken == [taken[0], 0, left, taken[0], left]
     assert len(evaluations[0]) == len(evaluations[1])
 
 
@@ -102,6 +106,8 @@ def test_without_a_whole_checkpoint_there_is_nothing_to_resume(tmp_path):
     (tmp_path / "checkpoint-2").mkdir()
     with pytest.raises(ValueError, match="no whole checkpoint"):
         make(tmp_path)[0].train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="find a valid checkpoint at"):
+        make(tmp_path)[0].train(resume_from_checkpoint=str(tmp_path / "typo"))
 
 
 def test_logs_without_a_bar_tell_the_seconds_of_this_run_so_far_and_those_left(capsys, monkeypatch, tmp_path):

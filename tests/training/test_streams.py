@@ -102,10 +102,16 @@ def assert_resumes(case, folder, stream, at, **options):
     assert later == seen[num_batches:] and len(later) > 0
     assert later_log == log
     assert_same(weights(whole.model), weights(resumed.model), rtol=0, atol=0)
+    end = folder / f"checkpoint-{whole.state.global_step}"
+    finished, later, _ = run(case, folder, stream, end, **options)
+    assert later == []
+    assert_same(weights(whole.model), weights(finished.model), rtol=0, atol=0)
+    saved = torch.load(end / "training_args.bin", weights_only=False)
+    assert saved.ignore_data_skip is whole.args.ignore_data_skip is False
 
 
 @every_trainer
-def test_a_resumed_training_ends_as_an_unbroken_one_within_the_second_pass(case, tmp_path):
+def test_a_resumed_training_ends_as_an_unbroken_one_and_is_not_repeated(case, tmp_path):
     stream = case.rows(11).to_iterable_dataset(num_shards=2)
     assert_resumes(case, tmp_path, stream, 4, max_steps=5, **_buffer(case))
 
