@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -33,19 +33,19 @@ _FINGERPRINTS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, str]] = Wea
 
 
 def train_bpe_tokenizer(
-    texts: Iterable[str], vocab_size: int, model_max_length: int | None = None
+    texts: "Dataset | Iterable[str]", vocab_size: int, model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
     """Return a byte-level byte-pair tokenizer trained on `texts`, set up like GPT-2's but with its own padding token.
 
     `decode(encode(text)) == text` for any text, and the same texts in the same order give the same tokenizer.
 
     Args:
-        texts: The training text, in pieces that no token crosses.
+        texts: The training text, in pieces that no token crosses; or a data set with the column `text`.
         vocab_size: Number of ids, with the 256 bytes, `<|endoftext|>` (begin, end, unknown) and `<|pad|>`; fewer
             if the texts have no more pairs to join.
         model_max_length: Longest input of the model, for truncation.
     Raises:
-        ValueError: If `vocab_size` has no room for the bytes and the special tokens, or `texts` is one string.
+        ValueError: If `vocab_size` has no room for the bytes and the special tokens, or `texts` are not strings.
     Source: Radford et al. 2019, section 2.2.
 
     >>> tokenizer = train_bpe_tokenizer(["the cat sat on the mat\\n"], vocab_size=260)
@@ -59,7 +59,7 @@ def train_bpe_tokenizer(
 
 
 def train_masking_tokenizer(
-    texts: Iterable[str], vocab_size: int, model_max_length: int | None = None
+    texts: "Dataset | Iterable[str]", vocab_size: int, model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
     """Return a byte-level byte-pair tokenizer trained on `texts`, with the special tokens of BERT.
 
@@ -122,7 +122,7 @@ def train_joint_bpe(
     return _with_roles(tokenizer, model_max_length, **roles, model_input_names=inputs, split_special_tokens=True)
 
 
-def word_level_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def word_level_tokenizer(texts: "Dataset | Iterable[str]") -> PreTrainedTokenizerFast:
     """Return a tokenizer with an id for each whitespace-separated word of `texts`, the most frequent word first.
 
     The end of a line is the word `<eos>`, a word that `texts` does not have is `<unk>`, as is `<unk>` itself: the
@@ -130,7 +130,7 @@ def word_level_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     other are in alphabetical order; `<unk>`, `<eos>` and last of all `<pad>` follow where `texts` has none.
 
     Raises:
-        ValueError: If `texts` has no words, or is one string.
+        ValueError: If `texts` have no words, or are not several strings.
     Source: Mikolov et al. 2010 (Penn Treebank), Merity et al. 2017 (WikiText).
 
     >>> tokenizer = word_level_tokenizer(["the cat\\n", "the dog\\n"])
@@ -204,7 +204,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return fingerprint
 
 
-def _byte_level_pieces(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str | AddedToken]) -> Tokenizer:
+def _byte_level_pieces(texts: Any, vocab_size: int, special_tokens: Sequence[str | AddedToken]) -> Tokenizer:
     """Return byte-level byte-pair pieces; special tokens have the first ids, and the 256 bytes follow."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(special_tokens):
@@ -231,7 +231,15 @@ def _with_roles(tokenizer: Tokenizer, model_max_length: int | None, **options: A
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
 
 
-def _several(texts: Iterable[str]) -> Iterable[str]:
-    if isinstance(texts, (str, dict)):
-        raise ValueError(f"texts must be several strings, or one split, got a {type(texts).__name__}; put it in a list")
-    return texts
+def _several(texts: Any) -> Iterator[str]:
+    """Yield several texts, or those in the column `text` of a data set."""
+    columns = getattr(texts, "column_names", None)
+    if isinstance(texts, (str, dict)) or (columns is not None and "text" not in columns):
+        raise ValueError(
+            f"texts must be several strings, or a data set with the column text, got a {type(texts).__name__}"
+            f"{f' with {columns}' if columns else ''}; give [text], splits['train'] or rows[column]"
+        )
+    for text in texts if columns is None else texts["text"]:
+        if not isinstance(text, str):
+            raise ValueError(f"a text must be a string, got {text!r:.80} among texts; leave it out, or give its text")
+        yield text

@@ -41,6 +41,10 @@ def test_the_same_texts_give_the_same_tokenizer(bpe):
     again = train_bpe_tokenizer(iter(SENTENCES), vocab_size=270, model_max_length=64)
     assert again.backend_tokenizer.to_str() == bpe.backend_tokenizer.to_str()
     assert word_level_tokenizer(SENTENCES[::-1]).get_vocab() == word_level_tokenizer(SENTENCES).get_vocab()
+    rows = Dataset.from_dict({"text": SENTENCES})
+    for split in (rows, rows.to_iterable_dataset()):
+        assert train_bpe_tokenizer(split, vocab_size=270).get_vocab() == bpe.get_vocab()
+        assert word_level_tokenizer(split).get_vocab() == word_level_tokenizer(SENTENCES).get_vocab()
     assert train_joint_bpe(iter([*PAIRS["source"], *PAIRS["target"]]), 300).get_vocab() == JOINT.get_vocab()
 
 
@@ -63,9 +67,9 @@ def test_a_vocabulary_without_room_for_every_byte_is_refused():
             train(SENTENCES, vocab_size=least - 1)
 
 
-@pytest.mark.parametrize("texts", ["the cat", DatasetDict(train=Dataset.from_dict({"source": ["a"]})), ["", " "]])
-def test_one_string_all_splits_and_texts_without_words_are_refused(texts):
-    with pytest.raises(ValueError, match="texts"):
+@pytest.mark.parametrize("texts", ["the cat", DatasetDict(train=PAIRS), PAIRS, ["", " "], ["a", None]])
+def test_one_string_all_splits_other_columns_and_texts_without_words_are_refused(texts):
+    with pytest.raises(ValueError, match="text"):
         word_level_tokenizer(texts)
 
 
