@@ -82,8 +82,7 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Run the loop of an evaluation; `Seq2SeqTrainer` would count pairs twice that two processes evaluate."""
-        if not self.args.predict_with_generate:
-            self.gather_function = self.accelerator.gather_for_metrics
+        self.gather_function = self.accelerator.gather_for_metrics
         return super().evaluation_loop(*args, **kwargs)
 
     def prediction_step(

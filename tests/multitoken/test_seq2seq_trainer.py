@@ -20,6 +20,7 @@ from hf_targets import (
 from hf_targets.maths.losses import bag_of_words_losses
 from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from tests.tiny_seq2seq import make_pair_backbone, make_pair_model
+from tests.trainer_runs import run_processes
 
 TEXTS = ["a b c", "b c", "c a b a c", "a", "b a", "c c c b", "b b a", "a c a c a c a"]
 TOKENIZER = train_joint_bpe(TEXTS, 300)
@@ -92,6 +93,20 @@ def test_with_predict_with_generate_an_evaluation_reports_bleu(tmp_path):
     assert metrics["eval_bleu"] == pytest.approx(expected.bleu)
     assert metrics["eval_chrf"] == pytest.approx(expected.chrf)
     assert trainer.predict(rows(5)).predictions.shape[0] == 5
+
+
+_TWO = """
+import sys
+from tests.multitoken.test_seq2seq_trainer import make, rows, trainer_of
+
+generated = {"predict_with_generate": True, "generation_max_length": 6, "per_device_eval_batch_size": 2}
+trainer = trainer_of(make(), sys.argv[1], ddp_backend="gloo", **generated)
+print(len(trainer.predict(rows(5)).predictions))
+"""
+
+
+def test_two_processes_generate_once_for_each_pair(tmp_path):
+    assert [printed.split()[-1] for printed in run_processes(_TWO, tmp_path)] == ["5", "5"]
 
 
 def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
