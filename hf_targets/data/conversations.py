@@ -136,8 +136,9 @@ def _conversation(
         found: Any = render(given, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
         marked = list(map(bool, found["assistant_masks"]))
     else:
-        begin: str = render(given[:1], add_generation_prompt=True).removeprefix(render(given[:1]))
-        opening = "".join(text.partition(begin)[:2]) if begin else ""  # what is before a first message of the assistant
+        opening = ""  # what is before a first message of the assistant
+        if 0 in written and (begin := render(given[:1], add_generation_prompt=True).removeprefix(render(given[:1]))):
+            opening = "".join(text.partition(begin)[:2])
         before = [render(given[:n], add_generation_prompt=True) if n else opening for n in written]
         sides = [(one, render(given[: n + 1]).rstrip()) for one, n in zip(before, written, strict=True)]
         if not all(text.startswith(side) for pair in sides for side in pair):

@@ -96,6 +96,14 @@ def test_the_targets_are_what_the_model_is_to_write_with_its_end(columns, texts,
     assert list(cut) == [{name: column[:11] for name, column in row.items()} for row in wanted]
 
 
+def test_a_template_that_asks_for_a_user_takes_rows_that_begin_with_the_system(monkeypatch):
+    asks = "{% if messages[0].role == 'system' and not messages[1:] %}{{ raise_exception('no user') }}{% endif %}"
+    monkeypatch.setattr(WORDS, "chat_template", asks + TEMPLATE)
+    messages = [*turns("w9", roles=("system",)), *turns("w1", "w2")]
+    rows = Dataset.from_dict({"messages": [messages]})
+    assert conversation_rows(rows, WORDS).to_list() == by_hand("w32 w9 w31 w32 w1 w31 w30 |w2 w31")
+
+
 @pytest.mark.parametrize(
     ("messages", "chat", "limit", "told"),
     [
