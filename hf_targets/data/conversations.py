@@ -1,5 +1,6 @@
 """Rows of tokens of conversations, and of prompts with completions; targets are what the model is to write."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -37,8 +38,8 @@ def conversation_rows(
     white space at its end; in a template with `{% generation %}` it is what that encloses.
 
     Args:
-        dataset: A `datasets.Dataset`, or a stream, whose rows are made as they are read. A column `tools` is passed to
-            the template.
+        dataset: A `datasets.Dataset`, or a stream, whose rows are made as they are read. A column `tools`, of lists or
+            of their JSON texts, is passed to the template. Nulls in tools and in calls of tools are left out.
         max_row_length: The most tokens of a row, which keeps its first ones; None: any number.
         name: Of the data, for errors.
     Returns: The same kind of data set, with `input_ids`, `attention_mask` (ones) and `labels`, -100 at other tokens.
@@ -125,7 +126,11 @@ def _conversation(
     messages: Sequence[Mapping[str, Any]], first: int, tools: Any, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[int], list[int]]:
     """Return the ids and the labels of messages, of which the assistant's are targets from number `first` on."""
-    given = [dict(message) for message in messages]
+    given = [
+        {key: _known(value) for key, value in message.items() if value is not None or key == "content"}
+        for message in messages  # a template may ask whether a content is null
+    ]
+    tools = _known(json.loads(tools) if isinstance(tools, str) else tools)
     render: Any = partial(tokenizer.apply_chat_template, tools=tools, tokenize=False)
     text = render(given)
     (ids,), (offsets,) = encode([text], tokenizer)
@@ -152,6 +157,13 @@ def _conversation(
         if marked[index] and any(begin < stop and start < end for begin, end in spans):
             labels[index] = ids[index]
     return ids, labels
+
+
+def _known(value: Any) -> Any:
+    """Return a value without the nulls that Arrow gives to names which only other rows have."""
+    if isinstance(value, Mapping):
+        return {name: _known(one) for name, one in value.items() if one is not None}
+    return [_known(one) for one in value] if isinstance(value, list) else value
 
 
 def _check_targets(labels: Sequence[Sequence[int]], max_row_length: int | None, name: str) -> None:

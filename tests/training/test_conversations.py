@@ -1,5 +1,7 @@
 """Trainers read messages, and prompts with completions, as rows of tokens of which the model's own are targets."""
 
+import json
+
 import pytest
 from datasets import Dataset
 from transformers import DataCollatorWithFlattening
@@ -102,6 +104,20 @@ def test_a_template_that_asks_for_a_user_takes_rows_that_begin_with_the_system(m
     messages = [*turns("w9", roles=("system",)), *turns("w1", "w2")]
     rows = Dataset.from_dict({"messages": [messages]})
     assert conversation_rows(rows, WORDS).to_list() == by_hand("w32 w9 w31 w32 w1 w31 w30 |w2 w31")
+
+
+@pytest.mark.parametrize("convert", [list, lambda tools: [json.dumps(one) for one in tools]], ids=["lists", "texts"])
+def test_a_call_has_its_own_arguments_and_a_tool_its_own_properties(convert, monkeypatch):
+    calls = "{% if 'call' in m %}{{ m.call | join(' ') }}{% else %}{{ m.content }}{% endif %}"
+    chat = "{% for tool in tools %}{{ tool | join(' ') }} {% endfor %}" + TEMPLATE.replace("{{ m.content }}", calls)
+    monkeypatch.setattr(WORDS, "chat_template", chat)
+    called = [turns("w1", None), turns("w1", None)]
+    for number, messages in enumerate(called):
+        messages[1]["call"] = {f"w{number + 2}": 1}
+    tools = [[{"w8": 1}], [{"w9": 1}]]
+    rows = Dataset.from_dict({"messages": called, "tools": convert(tools)})
+    wanted = by_hand("w8 w32 w1 w31 w30 |w2 w31", "w9 w32 w1 w31 w30 |w3 w31")
+    assert conversation_rows(rows, WORDS).to_list() == wanted
 
 
 @pytest.mark.parametrize(
