@@ -55,7 +55,9 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
 
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0, 0.02, 0.04, 0.08, 0.2, 0.4],
-        metadata={"help": "Lambdas for which each evaluation reports a perplexity, from one pass over the data."},
+        metadata={
+            "help": "Lambdas for which each evaluation reports a perplexity, beside 0, from one pass over the data."
+        },
     )
     temperatures: list[float] = field(
         default_factory=lambda: [0.9, 0.95, 1.05, 1.1, 1.2],
@@ -171,7 +173,7 @@ class MultiTokenTrainer(TargetTrainer):
             check_packing(cast(nn.Module, self.model), self.data_collator)
         if args.head_warmup_steps and self.is_deepspeed_enabled:
             raise ValueError("head_warmup_steps trains one model twice, which DeepSpeed does not allow; leave it out")
-        self.weights = args.ensemble_weights if self.has_heads else [0.0]
+        self.weights = list(dict.fromkeys([0.0, *args.ensemble_weights])) if self.has_heads else [0.0]
         if args.gradient_diversity_steps is not None:
             self.add_callback(GradientDiversityCallback(self, args.gradient_diversity_steps))
 
@@ -274,9 +276,7 @@ class MultiTokenTrainer(TargetTrainer):
         """
         sums, best = losses.sum(dim=0).tolist(), {}
         by_weight = dict(zip(self.weights, sums, strict=False))
-        named = {f"_{weight:g}": nll for weight, nll in by_weight.items()}
-        if 0.0 in by_weight:
-            named[""] = by_weight[0.0]
+        named = {"": by_weight[0.0], **{f"_{weight:g}": nll for weight, nll in by_weight.items()}}
         if ensembles := {weight: nll for weight, nll in by_weight.items() if weight > 0}:
             best["ensemble_weight"] = weight = lowest(ensembles)
             named["_ensemble"] = ensembles[weight]

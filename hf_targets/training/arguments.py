@@ -15,8 +15,9 @@ from hf_targets.maths.cosine_regularization import check_cosine_weight
 class TargetTrainingArguments(TrainingArguments):
     """Arguments that all of ours share.
 
-    With `load_best_model_at_end` the best checkpoint is the one of the lowest validation perplexity, unless
-    `metric_for_best_model` says otherwise. A resumed training goes on with the states of its callbacks.
+    With `load_best_model_at_end` the best checkpoint is the one of the lowest validation perplexity, or loss where
+    evaluations generate, unless `metric_for_best_model` says otherwise. A resumed training goes on with
+    the states of its callbacks.
     """
 
     restore_callback_states_from_checkpoint: bool = field(
@@ -50,7 +51,8 @@ class TargetTrainingArguments(TrainingArguments):
         check_cosine_weight(self.cosine_weight)
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns about it
-        if self.load_best_model_at_end and self.metric_for_best_model is None:
+        generates = getattr(self, "predict_with_generate", False)
+        if self.load_best_model_at_end and self.metric_for_best_model is None and not generates:
             self.metric_for_best_model, self.greater_is_better = "perplexity", False
         super().__post_init__()
 

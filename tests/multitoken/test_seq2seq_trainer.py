@@ -95,6 +95,14 @@ def test_with_predict_with_generate_an_evaluation_reports_bleu(tmp_path):
     assert trainer.predict(rows(5)).predictions.shape[0] == 5
 
 
+def test_the_best_checkpoint_has_the_lowest_loss_where_evaluations_generate(tmp_path):
+    options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}
+    options |= {"predict_with_generate": True, "generation_max_length": 3, "load_best_model_at_end": True}
+    trainer = trainer_of(make(), tmp_path, **options)
+    trainer.train()
+    assert trainer.state.best_metric == min(e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e)
+
+
 _TWO = """
 import sys
 from tests.multitoken.test_seq2seq_trainer import make, rows, trainer_of
