@@ -192,7 +192,7 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
         check_words(dataset, f"the {name} data: ")
-        if not isinstance(dataset, Dataset):
+        if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":
             return  # none, or one whose rows are not known before they are asked for
         if missing := set(self.needed_columns) - set(dataset.column_names):
             raise ValueError(

@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding
 from hf_targets import MultiTokenForCausalLM, MultiTokenTrainer, MultiTokenTrainingArguments
 from hf_targets.multitoken.trainer import perplexities
 from tests.tiny_models import VOCAB, WORDS, make_backbone, make_model, token_ids
-from tests.trainer_runs import CHECKPOINTING, SHORT, assert_same, weights
+from tests.trainer_runs import CHECKPOINTING, SHORT, assert_same, losses, weights
 
 FUNCTIONS = ("preprocess_logits_for_metrics", "compute_loss_func")
 
@@ -186,6 +186,16 @@ def test_what_nothing_can_predict_is_neither_scored_nor_counted(plain, tmp_path)
         figures.append((evaluated, next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)))
     for other in figures[1:]:
         assert other == pytest.approx(figures[0], rel=1e-4)
+
+
+def test_rows_that_a_transform_makes_when_they_are_asked_for_are_trained_on_as_others(tmp_path):
+    made, found = blocks(32), []
+    numbers = Dataset.from_dict({"number": range(32)}).with_transform(lambda batch: made[batch["number"]])
+    for rows in (made, numbers):
+        trainer = make_trainer(tmp_path, train=rows, remove_unused_columns=False)
+        trainer.train()
+        found.append([entry["loss"] for entry in losses(trainer)])
+    assert found[0] == found[1]
 
 
 def test_best_weight_is_the_one_of_the_lowest_perplexity_beside_that_of_the_weight_0(tmp_path):
