@@ -72,8 +72,8 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
 
     def __init__(
         self,
-        model: PreTrainedModel | nn.Module,
-        args: MultiTokenMaskedTrainingArguments,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: MultiTokenMaskedTrainingArguments | None = None,
         *,
         data_collator: Any = None,
         processing_class: PreTrainedTokenizerBase | None = None,

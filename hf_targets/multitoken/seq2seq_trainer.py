@@ -52,8 +52,8 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
 
     def __init__(
         self,
-        model: PreTrainedModel | nn.Module,
-        args: MultiTokenSeq2SeqTrainingArguments,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: MultiTokenSeq2SeqTrainingArguments | None = None,
         *,
         data_collator: Any = None,
         processing_class: PreTrainedTokenizerBase | None = None,
@@ -70,10 +70,13 @@ class MultiTokenSeq2SeqTrainer(TokenBatchLoading, MultiTokenTrainer, Seq2SeqTrai
                 "with predict_with_generate the tokenizer makes texts of what is generated; give "
                 "processing_class=tokenizer, or compute_metrics"
             )
-        core = unwrapped(model)
+        super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        core = unwrapped(cast(nn.Module, self.model))
         read = getattr(getattr(core, "backbone", core), "main_input_name", "input_ids")  # or features of speech
         self.needed_columns = (read, "labels")
-        super().__init__(model, args, data_collator=data_collator, processing_class=processing_class, **kwargs)
+        super()._check_dataset(dataset, name)
 
     @property
     def loads_whole_pairs(self) -> bool:

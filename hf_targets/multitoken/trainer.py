@@ -71,7 +71,7 @@ class MultiTokenTrainingArguments(TargetTrainingArguments):
         metadata={
             "help": "Optimizer steps of a phase before training, in which only the heads are trained; the training "
             "that follows is not shortened. None: 100, and no more than the training has, for new heads on a trained "
-            "model; else 0."
+            "model; else, under DeepSpeed and with model_init 0."
         },
     )
     head_learning_rate: float | None = field(
@@ -148,7 +148,7 @@ class MultiTokenTrainer(TargetTrainer):
     Raises:
         ValueError: Before training starts, if the arguments are of another class, a data set has token ids outside the
             model's vocabulary, there are arguments about heads and the model has no heads, rows are packed and the
-            backbone does not keep them apart, or `head_warmup_steps` is set under DeepSpeed.
+            backbone does not keep them apart, or `head_warmup_steps` is set under DeepSpeed or with `model_init`.
     """
 
     args: MultiTokenTrainingArguments
@@ -158,17 +158,23 @@ class MultiTokenTrainer(TargetTrainer):
     warms_up = True
     """Whether new heads on a trained model are trained alone first."""
 
-    def __init__(self, model: PreTrainedModel | nn.Module, args: MultiTokenTrainingArguments, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel | nn.Module | None = None,
+        args: MultiTokenTrainingArguments | None = None,
+        **kwargs: Any,
+    ) -> None:
         if not isinstance(args, MultiTokenTrainingArguments):
             raise ValueError(f"args must be MultiTokenTrainingArguments, got {type(args).__name__}")
-        self.has_heads = heads_of(model) is not None
-        if getattr(getattr(unwrapped(model), "config", None), "is_encoder_decoder", False) and not self.takes_pairs:
-            raise ValueError(f"{type(model).__name__} has an encoder; train it with MultiTokenSeq2SeqTrainer")
-        if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
-            raise ValueError(f"{type(model).__name__} has no heads; leave out head_warmup_steps and head_learning_rate")
         if not self.takes_pairs and kwargs.get("data_collator") not in (None, default_data_collator):
             self.needed_columns = ("input_ids",)  # the collator may make labels; each batch is looked at
         super().__init__(model=model, args=args, **kwargs)
+        core, kind = unwrapped(cast(nn.Module, self.model)), type(self.model).__name__
+        self.has_heads = isinstance(core, MultiTokenModel)
+        if getattr(getattr(core, "config", None), "is_encoder_decoder", False) and not self.takes_pairs:
+            raise ValueError(f"{kind} has an encoder; train it with MultiTokenSeq2SeqTrainer")
+        if not self.has_heads and (args.head_warmup_steps or args.head_learning_rate is not None):
+            raise ValueError(f"{kind} has no heads; leave out head_warmup_steps and head_learning_rate")
         if not self.takes_pairs:
             check_packing(cast(nn.Module, self.model), self.data_collator)
         if args.head_warmup_steps and self.is_deepspeed_enabled:
@@ -198,9 +204,17 @@ class MultiTokenTrainer(TargetTrainer):
         trained = [any(parameter.requires_grad for parameter in part) for part in parts]
         if steps is not None and not trained[0]:
             raise ValueError(f"head_warmup_steps={steps} trains the heads alone, and they are frozen; leave it out")
+        if steps is not None and self.model_init is not None:
+            raise ValueError("head_warmup_steps trains a model that model_init makes anew after it; leave it out")
         if steps is not None:
             return steps
-        if not self.warms_up or self.is_deepspeed_enabled or not core.heads.are_new or not all(trained):
+        if (
+            not self.warms_up
+            or self.is_deepspeed_enabled
+            or self.model_init is not None
+            or not core.heads.are_new
+            or not all(trained)
+        ):
             return 0
         most = self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
         return min(HEAD_WARMUP_STEPS, most)

@@ -119,22 +119,10 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
     ) -> None:
         self._parts, self._rows = LossParts(), None
         kwargs["eval_dataset"] = whole(kwargs.get("eval_dataset"))
-        if self.reads_conversations:
-            tokenizer = kwargs.get("processing_class") or getattr(data_collator, "tokenizer", None)
-            self._rows = ConversationRows(model, tokenizer, getattr(args, "max_row_length", None))
-            given_data = [name for name in ("train_dataset", "eval_dataset") if name in kwargs]
-            kwargs |= {name: self._rows(kwargs[name], name.split("_")[0]) for name in given_data}
-            if data_collator is None and self._rows.has_made:
-                data_collator = self._rows.collate
         if kwargs.get("preprocess_logits_for_metrics") and not getattr(args, "predict_with_generate", False):
             raise ValueError(
                 "preprocess_logits_for_metrics has no logits to work on: evaluations gather each row's losses, which "
                 "compute_metrics gets; leave it out, or use transformers.Trainer"
-            )
-        if kwargs.get("compute_loss_func") and model is not None and (new_part := new_part_of(model)) is not None:
-            raise ValueError(
-                f"compute_loss_func replaces the loss of the model, and with it that of its {new_part}; leave it out, "
-                "or give model.backbone to transformers.Trainer"
             )
         given, own = kwargs.get("compute_metrics"), WeaklyBound(self._compute_metrics)
         if given is None:
@@ -144,6 +132,17 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
         if model is not None:
             repair_reformer(model)  # pyright: ignore[reportArgumentType]
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
+        if self.compute_loss_func and (new_part := new_part_of(cast(nn.Module, self.model))) is not None:
+            raise ValueError(
+                f"compute_loss_func replaces the loss of the model, and with it that of its {new_part}; leave it out, "
+                "or give model.backbone to transformers.Trainer"
+            )
+        if self.reads_conversations:
+            tokenizer = self.processing_class or getattr(data_collator, "tokenizer", None)
+            limit = getattr(self.args, "max_row_length", None)
+            self._rows = ConversationRows(cast(nn.Module, self.model), tokenizer, limit)
+            self.train_dataset = self._as_rows(self.train_dataset, "train")
+            self.eval_dataset = self._as_rows(self.eval_dataset, "eval")
         if self.pop_callback(PrinterCallback) is not None:
             self.add_callback(TimedLogs())
         self._model_smooths_labels = getattr(unwrapped(cast(nn.Module, self.model)), "smooths_labels", False)
@@ -157,6 +156,12 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
         named |= self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval": self.eval_dataset}
         for name, dataset in named.items():
             self._check_dataset(dataset, name)
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """Make a model, as one that is given is made ready."""
+        model = super().call_model_init(trial)
+        repair_reformer(cast(PreTrainedModel, model))
+        return model
 
     @property
     def new_parts_learning_rate(self) -> float | None:
@@ -204,18 +209,18 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
         check_token_ids(dataset, self._vocab_sizes)
 
     def _as_rows(self, data: Any, name: str) -> Any:
-        rows = whole(data) if self._rows is None else self._rows(whole(data), name)
+        rows = data if self._rows is None else self._rows(data, name)
         if self._rows is not None and self._rows.has_made and self.data_collator is default_data_collator:
             self.data_collator = self._rows.collate  # the other pads nothing
         return rows
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as Trainer does."""
-        return super().predict(self._as_rows(test_dataset, "test"), *args, **kwargs)
+        return super().predict(self._as_rows(whole(test_dataset), "test"), *args, **kwargs)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as Trainer does; a data set that is given is looked at first."""
-        eval_dataset = self._as_rows(eval_dataset, "evaluation")
+        eval_dataset = self._as_rows(whole(eval_dataset), "evaluation")
         self._check_dataset(eval_dataset, "evaluation")
         return super().evaluate(eval_dataset, *args, **kwargs)
 

@@ -188,6 +188,23 @@ def test_what_nothing_can_predict_is_neither_scored_nor_counted(plain, tmp_path)
         assert other == pytest.approx(figures[0], rel=1e-4)
 
 
+def test_a_model_that_model_init_makes_is_trained_as_one_that_is_given(tmp_path):
+    def make():
+        torch.manual_seed(0)
+        return make_model("gpt2")
+
+    found, options = [], {"cosine_weight": 0.5, "head_warmup_steps": 0, "train_sampling_strategy": "sequential"}
+    for given in ({"model": make()}, {"model_init": make}):
+        args = MultiTokenTrainingArguments(output_dir=str(tmp_path), **SHORT, **options)
+        trainer = MultiTokenTrainer(**given, args=args, train_dataset=blocks(32), eval_dataset=blocks(7, seed=1))
+        trainer.train()
+        found.append((losses(trainer)[-1]["loss"], trainer.evaluate()["eval_perplexity_ensemble"]))
+    assert found[0] == found[1]
+    trainer.args.head_warmup_steps = 1
+    with pytest.raises(ValueError, match="model_init makes anew"):
+        trainer.train()
+
+
 def test_rows_that_a_transform_makes_when_they_are_asked_for_are_trained_on_as_others(tmp_path):
     made, found = blocks(32), []
     numbers = Dataset.from_dict({"number": range(32)}).with_transform(lambda batch: made[batch["number"]])
