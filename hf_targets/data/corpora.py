@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import datasets
 from datasets import Dataset, DatasetDict
+from datasets.data_files import DataFilesDict, get_data_patterns
 from datasets.exceptions import DatasetsError
 
 from hf_targets.data.documentation import documentation_rows
@@ -35,6 +36,7 @@ and validation and test are the halves of the test text.
 """
 _READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 _TEXT_SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".tokens", ".raw")
+_COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 _MARK = "\ufeff"  # of byte order, with which a text may begin
 _TEXT8_ROW = 20_000
 """Words in a row of text8."""
@@ -144,8 +146,8 @@ def load_parts(
             elif path.is_file():
                 found = read_file(path)
             elif path.is_dir() and any(child.name.endswith(_TEXT_SUFFIXES) for child in path.iterdir()):
-                cuts = max_train_words is not None
-                found = datasets.load_dataset("text", data_dir=str(path), streaming=cuts, encoding="utf-8-sig")
+                cuts, files = max_train_words is not None, _text_files(str(path))
+                found = datasets.load_dataset("text", data_files=files, streaming=cuts, encoding="utf-8-sig")
                 if cuts:
                     most = {"train": max_train_words} if len(found) == len(SPLITS) else {}
                     found = {split: _first_rows(part, most.get(str(split))) for split, part in found.items()}
@@ -161,7 +163,8 @@ def load_parts(
 
 def read_file(file: Path) -> Dataset:
     """Return the rows of a file, plain or compressed; one that is no JSON, CSV or Parquet is text, a line a row."""
-    reader = next((_READERS[suffix] for suffix in file.suffixes[-2:] if suffix in _READERS), "text")
+    suffixes = [suffix for suffix in file.suffixes if suffix not in _COMPRESSED]
+    reader = _READERS.get(suffixes[-1], "text") if suffixes else "text"
     options: dict[str, Any] = {"encoding": "utf-8-sig"} if reader == "text" else {}
     with without_progress_bars():
         return datasets.load_dataset(reader, data_files=str(file), split="train", **options)
@@ -253,6 +256,13 @@ def without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             datasets.enable_progress_bars()
+
+
+def _text_files(folder: str) -> dict[str, list[str]]:
+    """Return the text files of each split of a folder; other files may lie beside them, such as notes."""
+    files = DataFilesDict.from_patterns(get_data_patterns(folder), base_path=folder)
+    texts = {str(split): [str(file) for file in some if file.endswith(_TEXT_SUFFIXES)] for split, some in files.items()}
+    return {split: some for split, some in texts.items() if some}
 
 
 def _first_rows(part: Iterable[Any], max_words: int | None) -> Dataset:

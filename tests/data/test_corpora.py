@@ -82,7 +82,14 @@ def test_a_python_without_its_documentation_is_told_what_to_give_instead(monkeyp
         load_corpus()
 
 
-@pytest.mark.parametrize("suffix", [".txt.gz", ".md"])
+def test_only_the_text_files_of_a_folder_are_its_text(save):
+    save("own/NOTES.md", "notes\n" * 40)
+    folder = save("own/corpus.txt", "".join(LINES)).parent
+    corpus = rows(load_corpus(str(folder)))
+    assert [row for split in SPLITS for row in corpus[split]] == LINES
+
+
+@pytest.mark.parametrize("suffix", [".txt.gz", ".md", ".csv.txt"])
 def test_one_file_is_split_without_overlap_and_only_train_is_cut_to_a_number_of_words(save, suffix):
     path = str(save(f"own{suffix}", "".join(LINES)))
     corpus = rows(load_corpus(path))
