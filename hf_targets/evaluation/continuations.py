@@ -242,7 +242,8 @@ def measure_continuations(
         lengths = [len(prefix.tokens) for prefix in prefixes]
         if judge_tokenizer is not None:
             rows = [tokenizer.decode(row) for row in rows]
-            begins: Any = [tokenizer.decode(prefix.tokens) for prefix in prefixes]
+            # a prefix may end within a character, which is then not of the prefix
+            begins: Any = [str(tokenizer.decode(prefix.tokens)).rstrip("\ufffd") for prefix in prefixes]
             lengths = num_prefix_tokens(rows, begins, judge_tokenizer)
         judged = perplexity_of_generated_texts(judge, rows, judge_tokenizer, prefix_lengths=lengths)
         columns["generated_ppl"] = judged.perplexity

@@ -113,6 +113,16 @@ def test_repetition_counts_words_of_prefix_and_continuation_up_to_the_length_of_
     assert letters["rep_2"] == repeated_ngrams([list("the cat sat on the cat sat on the cat sat")], 2)
 
 
+def test_a_judge_with_another_tokenizer_takes_a_character_of_which_the_prefix_has_a_part_as_generated():
+    letters, judge = train_bpe_tokenizer([], 260), make_backbone("gpt2", vocab_size=300)
+    ids, begin = letters("the é cat")["input_ids"], len("the ") + 1  # and one of two bytes
+    continued = Continuations([ids[begin:]], [3], [2], [0.5], [0.25])
+    given = {"words": None, "judge": judge, "judge_tokenizer": letters}
+    columns = measure_continuations(continued, [Prefix(ids[:begin], [])], letters, **given)
+    judged = perplexity_of_generated_texts(judge, ["the é cat"], letters, prefix_lengths=begin - 1)
+    assert columns["generated_ppl"] == judged.perplexity
+
+
 def test_compression_counts_a_models_text_anew_under_every_tokenizer_beside_its_own_steps():
     text = " the cat sat on the mat"
     ours = Continuations([TOKENIZER(text)["input_ids"]], [3], [2], [0.5], [0.25])
