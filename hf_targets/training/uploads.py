@@ -26,7 +26,7 @@ def own_files(processing_class: Any) -> list[str]:
 
 @contextmanager
 def uploads_of_own_files(folder: str, processing_class: Any) -> Iterator[None]:
-    """Let Transformers' Trainer upload of its folder only the model, tokenizer, card and results.
+    """Let Transformers' Trainer upload of its folder only the model with its code, tokenizer, card and results.
 
     It would take all that lies there, and `training_args.bin`, which has paths and the token of the Hub. It has no
     argument for this, so that its way to the Hub is replaced for the time of a `with`. A checkpoint that is asked for
@@ -37,7 +37,10 @@ def uploads_of_own_files(folder: str, processing_class: Any) -> Iterator[None]:
     api = api_of()
 
     def upload_folder(*, folder_path: str, **kwargs: Any) -> Any:
-        only = {"allow_patterns": own} if Path(folder_path) == Path(folder) else {}
+        config = Path(folder, "config.json")
+        has_code = config.is_file() and '"auto_map"' in config.read_text(encoding="utf-8")
+        code = [file.name for file in Path(folder).glob("*.py")] if has_code else []
+        only = {"allow_patterns": [*own, *code]} if Path(folder_path) == Path(folder) else {}
         return api.upload_folder(folder_path=folder_path, **kwargs, **only)
 
     module.hf_api = lambda: SimpleNamespace(create_repo=api.create_repo, upload_folder=upload_folder)
