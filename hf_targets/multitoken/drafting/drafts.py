@@ -71,9 +71,8 @@ class Draft:
         """Return which positions of the chunk each position sees: itself and its path from the last known token."""
         rows, nodes = self.tokens.shape
         visible = torch.eye(nodes + 1, dtype=torch.bool, device=self.tokens.device).repeat(rows, 1, 1)
-        at = torch.arange(rows, device=self.tokens.device)
-        for node in range(nodes):
-            visible[:, node + 1] |= visible[at, self.parents[:, node]]
+        for _ in range(max(self.depths, default=0)):
+            visible[:, 1:] |= visible.take_along_dim(self.parents[..., None], dim=1)
         return visible
 
 

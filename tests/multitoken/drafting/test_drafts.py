@@ -164,7 +164,7 @@ def test_a_tree_of_one_branch_is_the_chain():
 def test_ancestors_are_those_met_on_the_way_to_the_last_known_word(data, nodes, rows):
     parents = [[data.draw(st.integers(0, node)) for node in range(nodes)] for _ in range(rows)]
     parents = torch.tensor(parents, dtype=torch.long).view(rows, nodes)
-    visible = Draft(parents, parents, [0] * nodes, torch.ones_like(parents, dtype=torch.bool)).ancestors()
+    visible = Draft(parents, parents, [nodes] * nodes, torch.ones_like(parents, dtype=torch.bool)).ancestors()
     for row in range(rows):
         for index in range(nodes + 1):
             path, at = {index}, index
