@@ -123,12 +123,11 @@ def main(setup: Setup) -> None:
     prompt = [{"role": "user", "content": setup.prompt}] if chats else setup.prompt
     inputs: Any = encode_prompt(tokenizer, prompt).to(model.device)
     prompt_length = inputs["input_ids"].shape[1]
-    limit = position_limit(model.backbone) or 2**20
+    room = (position_limit(model.backbone) or 2**20) - prompt_length + 1  # the last token takes no position
     output = model.generate(
         **inputs,
         phrases=vocabulary,
-        max_new_static_tokens=setup.new_tokens
-        or max(1, min(128, limit - prompt_length + 1)),  # the last takes no position
+        max_new_static_tokens=setup.new_tokens or max(1, min(128, room)),
         no_repeat_ngram_size=setup.no_repeat_ngram_size,
         phrase_bias=setup.phrase_bias,
         phrase_length_correction=setup.phrase_length_correction,
