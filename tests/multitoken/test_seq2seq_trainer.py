@@ -1,6 +1,4 @@
-"""Trainers of encoder-decoder models: with heads, without, on bags of words; figures by hand."""
-
-import copy
+"""Trainers of encoder-decoder models: with heads, and without; figures by hand."""
 
 import pytest
 import torch
@@ -17,8 +15,6 @@ from hf_targets import (
     translate,
     translation_scores,
 )
-from hf_targets.maths.losses import bag_of_words_losses
-from lab.bag_of_words import BagOfWordsSettings, BagOfWordsTrainer
 from tests.tiny_seq2seq import make_pair_backbone, make_pair_model
 from tests.trainer_runs import run_processes
 
@@ -44,10 +40,9 @@ def arguments(folder, **given):
 
 
 def trainer_of(model, folder, kind=MultiTokenSeq2SeqTrainer, data=None, **given):
-    bag = {"bag": given.pop("bag")} if "bag" in given else {}
     data = rows() if data is None else data
     options = {"train_dataset": data, "eval_dataset": rows(5), "processing_class": TOKENIZER}
-    return kind(model=model, args=arguments(folder, **given), **options, **bag)
+    return kind(model=model, args=arguments(folder, **given), **options)
 
 
 def nlls_by_hand(model, weight=None):
@@ -115,24 +110,6 @@ print(len(trainer.predict(rows(5)).predictions))
 
 def test_two_processes_generate_once_for_each_pair(tmp_path):
     assert [printed.split()[-1] for printed in run_processes(_TWO, tmp_path)] == ["5", "5"]
-
-
-def test_bags_of_words_add_their_term_with_the_weight_of_the_epoch(tmp_path):
-    model = make(heads=False).train()
-    batch = dict(DataCollatorForSeq2Seq(TOKENIZER)([dict(row) for row in rows(4)]))
-    bag = BagOfWordsSettings(first_weight=0.2, rise=0.3)
-    trainer = trainer_of(model, tmp_path, BagOfWordsTrainer, bag=bag)
-    count = int((batch["labels"] != -100).sum())
-    output = model(**batch)
-    sums = bag_of_words_losses(output.logits, batch["labels"]).sum()
-    for epoch, weight in ((None, 0.2), (0.9, 0.2), (1.0, 0.5), (2.5, 0.8)):
-        trainer.state.epoch = epoch
-        found = trainer.compute_loss(model, copy.copy(batch), num_items_in_batch=torch.tensor(count))
-        torch.testing.assert_close(found, output.loss + weight * sums / count)
-    evaluated = trainer.evaluate()
-    assert evaluated["eval_perplexity"] > 1
-    with pytest.raises(ValueError, match="a baseline without heads"):
-        trainer_of(make(), tmp_path, BagOfWordsTrainer, bag=bag)
 
 
 def test_batches_know_the_epoch_that_begins_or_goes_on(tmp_path):

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from hf_targets.backbones.weight_access import execution_device
 from hf_targets.phrases.batches.entries import Phrase, PhrasedText, PhraseWindow
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
 
@@ -72,7 +71,7 @@ class Generation:
     @torch.no_grad()
     def _continued(self, phrases: Sequence[Phrase], rows: Sequence[Sequence[int]]) -> list[Phrase | None]:
         """Return each phrase with its continuation; `rows` are the prompts, all of the same length."""
-        prompts = torch.tensor(rows, device=execution_device(self.model))
+        prompts = torch.tensor(rows, device=self.model.device)
         count = self.num_successors  # in all rows, so that none is padded
         config = GenerationConfig(do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0)
         output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
