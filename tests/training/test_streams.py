@@ -2,6 +2,7 @@
 
 import logging
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -144,12 +145,14 @@ def test_the_trainer_of_any_model_with_cosine_regularisation_is_resumed(tmp_path
     case = TRAINERS["multitoken"]
 
     class Plain:
+        model = SimpleNamespace(make=lambda: make_backbone("gpt2"))
+
         def make(self, folder, model, rows, **options):
             args = TrainingArguments(str(folder), report_to="none", **{**SHORT, **options})
             return CosineRegularizedTrainer(model, args, train_dataset=rows)
 
     stream = case.rows(11).remove_columns("num_words").to_iterable_dataset()
-    assert_resumes(Plain(), tmp_path, stream, 2, model=make_backbone("gpt2"))
+    assert_resumes(Plain(), tmp_path, stream, 2)
 
 
 @trainers_that_owe("the steps of its rows")
