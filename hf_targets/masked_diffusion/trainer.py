@@ -16,6 +16,7 @@ from transformers import DataCollatorWithFlattening, PreTrainedModel
 from hf_targets.backbones.inputs import without_padding
 from hf_targets.backbones.new_parts import unwrapped
 from hf_targets.data.blocks import has_token
+from hf_targets.data.token_rows import NUM_WORDS
 from hf_targets.masked_diffusion.model import MdlmForMaskedDiffusion
 from hf_targets.masked_diffusion.noisy_batch import CURVES_ARE_PADDED
 from hf_targets.masked_diffusion.perplexity_bound import EvaluationNoise, mean_bound
@@ -31,7 +32,7 @@ from hf_targets.maths.losses import perplexity
 from hf_targets.maths.statistics import student_margin
 from hf_targets.training.arguments import AveragedTrainingArguments
 from hf_targets.training.averaging import AveragedTrainer
-from hf_targets.training.trainer import WORDS_COLUMN, noise_of_this_process, num_targets
+from hf_targets.training.trainer import noise_of_this_process, num_targets
 
 INDEX_COLUMN = "row_index"
 
@@ -111,7 +112,7 @@ class DiffusionTrainer(AveragedTrainer):
     """
 
     args: DiffusionTrainingArguments
-    count_columns = (WORDS_COLUMN, NUM_TOKENS, INDEX_COLUMN)
+    count_columns = (NUM_WORDS, NUM_TOKENS, INDEX_COLUMN)
     reads_conversations = True
     shifts_labels = False
     made_by = "wrapped_blocks and sentence_rows of hf_targets.masked_diffusion.rows make them"

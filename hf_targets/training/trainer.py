@@ -36,7 +36,6 @@ from hf_targets.training.loss_parts import CosinePenalty, LossParts, TimedLogs
 from hf_targets.training.streams import StreamLoading, whole
 from hf_targets.training.uploads import uploads_of_own_files
 
-WORDS_COLUMN = NUM_WORDS
 _UNCOUNTED = -1  # words of a row without the column
 
 
@@ -99,7 +98,7 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
         ValueError: Before training starts, if a data set has token ids beyond the model's vocabulary.
     """
 
-    count_columns: tuple[str, ...] = (WORDS_COLUMN,)
+    count_columns: tuple[str, ...] = (NUM_WORDS,)
     """Columns of numbers that a perplexity is divided by, which no model reads."""
     needed_columns: tuple[str, ...] = ("input_ids", "labels")
     """Columns that data must have."""
@@ -323,7 +322,7 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the loss, each row's losses (rows, kinds), and each row's numbers of targets and words (rows, 2)."""
         inputs = self._as_read(self._prepare_inputs(inputs))
-        words = inputs.pop(WORDS_COLUMN, None)
+        words = inputs.pop(NUM_WORDS, None)
         with torch.no_grad(), self.compute_loss_context_manager():
             loss, losses, counts = self.row_losses(model, inputs)
         words = torch.full_like(counts, _UNCOUNTED) if words is None else words
