@@ -33,12 +33,13 @@ class _Pass:
             return None
         if isinstance(mask, Tensor) and mask.dim() == 2:
             return mask[:, :time].bool()
-        if isinstance(mask, Tensor) and mask.dim() == 4:  # of a static cache: a position that is no padding sees itself
+        if isinstance(mask, Tensor) and mask.dim() == 4 and mask.shape[2] >= time:  # of a static cache
+            # a position that is no padding sees itself, whatever the window
             own = mask[:, 0].diagonal(dim1=-2, dim2=-1)[:, :time]
             return own if own.dtype == torch.bool else own == 0
         raise ValueError(
-            f"a cache leaves padding out, and a mask of type {type(self.mask).__name__} does not show it; generate "
-            'with cache_implementation="dynamic", and attention "eager" or "sdpa"'
+            f"a cache leaves padding out, and a mask of type {type(self.mask).__name__} does not show all of it; "
+            'generate with cache_implementation="dynamic", and attention "eager" or "sdpa"'
         )
 
 
