@@ -51,7 +51,7 @@ class AutoDrafts:
     Where a chain of the heads is cheap a tree is tried too; each gets 8 passes, then the one that gains more is taken.
 
     A match in the text comes before the heads, and must bring what they would have: their mean gain counts as cost.
-    With several rows, and before a tree, the heads come first, and a match is drafted in the same pass.
+    With several rows, and where the heads draft a tree, they come first, and a match is drafted in the same pass.
 
     Nothing but c depends on a clock: the same calls make the same choices. Of each kind the fastest pass counts: what
     other programs do only makes passes slower.
