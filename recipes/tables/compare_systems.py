@@ -48,7 +48,7 @@ class Setup(ContinuationSettings, BlockSettings):
     rows: dict[str, Any] = field(default_factory=dict, metadata={"help": "To each row's name its kind and options."})
     only: list[str] | None = field(default=None, metadata={"help": "Compare these rows only."})
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Of sampling, and of trained rows."})
-    timed_prefixes: int = field(default=6, metadata={"help": "Whose texts are timed, one at a time."})
+    timed_prefixes: int = field(default=6, metadata={"help": "Whose texts are timed, one at a time. 0: none."})
     output_dir: str = field(
         default="runs/tables/compare_systems", metadata={"help": "Folder of a datastore, the texts and the figures."}
     )
@@ -140,8 +140,9 @@ def main(setup: Setup) -> str:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_json(file, {"of": of, "figures": columns.copy(), "texts": compared.texts[name][-1]})
                 print(f"{name}, seed {seed}: {columns}", flush=True)
-    add_costs(compared, systems, given, setup)
-    figures, columns = compared.figures, {**TEXTS, **COSTS}
+    if setup.timed_prefixes:
+        add_costs(compared, systems, given, setup)
+    figures, columns = compared.figures, {**TEXTS, **(COSTS if setup.timed_prefixes else {})}
     write_results(setup.output_dir, {"settings": shareable(asdict(setup)), "figures": figures})
     return f"{results_table(figures, columns)}\n\n{differences_table(figures, columns)}\n\nResults: {setup.output_dir}"
 
