@@ -62,6 +62,8 @@ class RandomDocuments(dict):
 
 
 SETTINGS = (Setup, TrainingArguments)
+NEW = {"cog": "document_encoder", "retro": "retro"}
+"""Parts that are trained whole, in float32, as many steps are too small for bfloat16, and saved in the base's type."""
 
 
 def cog(setup: Setup, tokenizer: Any, documents: Any, blocks: Any) -> tuple[Any, Any, dict[str, Any], Any]:
@@ -70,7 +72,6 @@ def cog(setup: Setup, tokenizer: Any, documents: Any, blocks: Any) -> tuple[Any,
     both = {"tokenizer": tokenizer, "encoder_tokenizer": reader}
     base, encoder = str(setup.model_name_or_path), str(setup.encoder)
     model: Any = CopyGenerator.from_base(base, encoder, **both, dtype=setup.dtype, **setup.options)
-    model.document_encoder.float()  # steps of an optimizer are too small for bfloat16
     if setup.lora_rank is not None:
         model = add_lora(model, setup.lora_rank, alpha=setup.lora_alpha)
     return model, CopyCollator(documents, **both), {"test": blocks["test"]}, blocks["train"]
@@ -94,21 +95,24 @@ def main(setup: Setup, args: TrainingArguments) -> dict[str, float]:
     """Train one model, save it, and measure it."""
     texts, tokenizer = setup.load(), AutoTokenizer.from_pretrained(str(setup.model_name_or_path))
     documents, blocks = documents_of(texts["train"]["text"], setup.document_words), setup.blocks(texts, tokenizer)
-    rows = args.max_steps * args.train_batch_size * args.gradient_accumulation_steps
+    rows = args.max_steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     train = blocks["train"].shuffle(seed=args.seed)
     blocks["train"] = train.take(min(rows, len(train))) if rows > 0 else train  # neighbours are found for these alone
     set_seed(args.seed)
     model, collator, tests, train = {"cog": cog, "retro": retro}[setup.kind](setup, tokenizer, documents, blocks)
+    new = getattr(model, NEW[setup.kind]).float()
     trainer = Trainer(model, args, train_dataset=train, eval_dataset=tests, data_collator=collator)
     before = trainer.evaluate()
     seconds = timed_training(trainer)
+    new.to(model.dtype)
     results = {f"before, {name}": value for name, value in before.items() if name.endswith("_loss")}
     results |= {name: value for name, value in trainer.evaluate().items() if name.endswith("_loss")}
     results["seconds"] = seconds
     if trainer.is_world_process_zero():
         if setup.kind == "cog" and setup.lora_rank is not None:
             model = model.merge_and_unload()
-        model.save_pretrained(str(args.output_dir), **({"retro_only": True} if setup.kind == "retro" else {}))
+        only = {"retro_only": True} if setup.kind == "retro" and model.config.freeze_base else {}
+        model.save_pretrained(str(args.output_dir), **only)
         card = {"base_model": setup.model_name_or_path, "auto_class": type(model).__name__}
         finish(trainer, tokenizer, results, str(results), dataset=setup.dataset, **card)
     return results

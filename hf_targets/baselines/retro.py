@@ -198,7 +198,8 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
         if reading is None or reading.owner is not self:
             return None
         hidden = output if isinstance(output, Tensor) else output[0]
-        hidden = self.retro(number, hidden, reading, self.get_input_embeddings())
+        embed = self.get_input_embeddings()
+        hidden = self.retro(number, hidden, reading, lambda ids: embed(ids))  # accelerate would move the module itself
         return hidden if isinstance(output, Tensor) else (hidden, *output[1:])
 
     def generate(self, *args: Any, retrieve: Retrieve | None = None, **kwargs: Any) -> Any:

@@ -134,17 +134,24 @@ class RetroLayers(nn.Module):
         self.cross = nn.ModuleList(ChunkCrossAttention(config) for _ in config.layers)
 
     def forward(self, number: int, hidden: Tensor, reading: Reading, embed: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the states (batch, time, d) after a chosen layer, the `number`-th from 0, with what neighbours add."""
+        """Return the states (batch, time, d) after a chosen layer, the `number`-th from 0, with what neighbours add.
+
+        The layers may have another type than the states, as when they are trained in float32 on a bfloat16 model.
+        """
+        states = hidden.to(self.encoder.tokens.weight.dtype)
         if number == 0:
-            self._encode(hidden, reading, embed)
+            self._encode(states, reading, embed)
         if reading.allowed is None:
             return hidden
         keys, values = reading.pairs[2 * number : 2 * number + 2]
-        return hidden + self.cross[number](hidden, keys, values, reading.allowed, reading.offsets)
+        return hidden + self.cross[number](states, keys, values, reading.allowed, reading.offsets).to(hidden.dtype)
 
     def _encode(self, hidden: Tensor, reading: Reading, embed: Callable[[Tensor], Tensor]) -> None:
         """Let the encoder read the neighbours that positions of this call read."""
         memory, size, (batch, time) = reading.memory, self.chunk_length, hidden.shape[:2]
+        reading.ids, reading.keep, reading.mask = (
+            part.to(hidden.device) for part in (reading.ids, reading.keep, reading.mask)
+        )
         states = hidden if memory is None else memory.extend(hidden)
         num_before = (reading.mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True)  # padding on the left
         count = torch.arange(states.shape[1], device=hidden.device)
@@ -164,7 +171,8 @@ class RetroLayers(nn.Module):
         if memory is not None and memory.held is not None and all(map(torch.equal, memory.held[0], read)):
             reading.pairs = memory.held[1]
         else:
-            embeds, conditions = embed(read[1].flatten(0, 2)), read[0].flatten(0, 1).repeat_interleave(k, dim=0)
+            embeds = embed(read[1].flatten(0, 2)).to(hidden)
+            conditions = read[0].flatten(0, 1).repeat_interleave(k, dim=0)
             encoded = self.encoder(embeds, keep.flatten(0, 2), conditions).reshape(batch, -1, hidden.shape[2])
             reading.pairs = [part for cross in self.cross for part in cast(Attention, cross).pairs(encoded)]
             if memory is not None:
