@@ -114,7 +114,7 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
     set_seed(args.seed)
     model: Any
     if setup.model_name_or_path is not None:
-        model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
+        model = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path, dtype="float32")  # for training
     else:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
         model = AutoModelForCausalLM.from_config(config)

@@ -34,10 +34,13 @@ from hf_targets import (
     wrapped_blocks,
 )
 from hf_targets.masked_diffusion.rows import LengthProtocol, add_missing_tokens
+from hf_targets.masked_diffusion.sampling import make_sampler
 from lab.card import finish, quoted
 from lab.results import measure, timed_training
 from lab.runs import run_alone
 from lab.text import TextSettings
+
+USAGE = "print(tokenizer.decode(model.generate(max_length={}, num_steps=8)[0], skip_special_tokens=True))"
 
 
 @dataclass
@@ -55,7 +58,7 @@ class Setup(TextSettings):
         default_factory=dict, metadata={"help": "Fields of a new model's MdlmConfig, or arguments of from_causal."}
     )
     curve: dict[str, Any] | None = field(
-        default=None, metadata={"help": "Fields of the CurveConfig, {} for its defaults. None: plain MDLM."}
+        default=None, metadata={"help": "Fields of the CurveConfig. None: that of the model, a new one has none."}
     )
     tokenizer: str | None = field(default=None, metadata={"help": "None: the model's, or one trained on the text."})
     vocab_size: int = field(default=4096, metadata={"help": "Tokens of a tokenizer that is trained on the text."})
@@ -74,6 +77,8 @@ class Setup(TextSettings):
     def __post_init__(self) -> None:
         if unknown := self.sample.keys() - signature(MdlmForMaskedDiffusion.generate).parameters.keys():
             raise ValueError(f"sample has arguments of generate, such as num_steps, got {', '.join(sorted(unknown))}")
+        options = {name: self.sample.get(name) for name in ("num_steps", "tokens_per_step", "entropy_bound")}
+        make_sampler(self.sample.get("sampler", "cached"), **options)  # raises an error before the training
 
     def rows(self, texts: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, Dataset]:
         """Return the splits as rows of tokens, no more of them than asked for."""
@@ -89,7 +94,7 @@ class Setup(TextSettings):
 
     def adapted(self, causal: str, tokenizer: PreTrainedTokenizerBase) -> MdlmForMaskedDiffusion:
         """Return the causal model as a diffusion model, with rows for tokens that were added."""
-        base = AutoModelForCausalLM.from_pretrained(causal)
+        base = AutoModelForCausalLM.from_pretrained(causal, dtype="float32")  # for training
         base = AutoModelForCausalLM.from_config(base.config) if self.fresh else base
         if len(tokenizer) > base.config.vocab_size:
             base.resize_token_embeddings(len(tokenizer))
@@ -110,7 +115,6 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
         tokenizer = train_bpe_tokenizer(texts["train"]["text"], setup.vocab_size, setup.max_length)
     tokenizer = add_missing_tokens(tokenizer, padding=not setup.packed)
     corpus = setup.rows(texts, tokenizer)
-
     set_seed(args.seed)
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")}
     if setup.from_causal is not None:
@@ -118,31 +122,27 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
     elif setup.model_name_or_path is None:
         sizes = {"max_position_embeddings": setup.max_length, "vocab_size": len(tokenizer), **setup.config}
         model = MdlmForMaskedDiffusion(MdlmConfig(**ids, **sizes, curve=setup.curve))
-    elif setup.original_layout:
-        model = MdlmForMaskedDiffusion.from_published(setup.model_name_or_path, **ids).with_curve(setup.curve)
     else:
-        model = MdlmForMaskedDiffusion.from_pretrained(setup.model_name_or_path).with_curve(setup.curve)
-
+        name, mdlm = setup.model_name_or_path, MdlmForMaskedDiffusion
+        model = (
+            mdlm.from_published(name, **ids) if setup.original_layout else mdlm.from_pretrained(name, dtype="float32")
+        )
+        model = model if setup.curve is None else model.with_curve(setup.curve)
     data = {"train_dataset": corpus["train"], "eval_dataset": corpus["validation"]}
     trainer = DiffusionTrainer(model, args, processing_class=tokenizer, **data)
     seconds = timed_training(trainer)
     results = {**measure(trainer, corpus["test"]), "seconds": seconds}
     trainer.save_state()
     trainer.save_model(_internal_call=True)  # which does not upload it yet
-    if not trainer.is_world_process_zero():
-        return results
-
     generator = torch.Generator().manual_seed(args.seed)
-    text = model.generate(max_length=setup.max_length, generator=generator, **setup.sample)
+    text = model.generate(**{"max_length": setup.max_length, "generator": generator, **setup.sample})
+    if not trainer.is_world_process_zero():  # they share the weights for the sample
+        return results
     sample = str(tokenizer.decode([token for token in text[0].tolist() if token != tokenizer.pad_token_id]))
     card: dict[str, Any] = {"dataset": setup.dataset, "base_model": setup.from_causal or setup.model_name_or_path}
-    card |= {
-        "auto_class": "AutoModelForMaskedLM",
-        "text": f"The perplexity is an upper bound. A sample: {quoted(sample)}",
-    }
-    card["usage"] = "print(tokenizer.decode(model.generate(num_steps=8)[0], skip_special_tokens=True))"
-    told = f"Perplexity at most {results['perplexity']:.2f}. Sample: {sample!r}"
-    finish(trainer, tokenizer, results, told, **card)
+    card["text"] = f"The perplexity is an upper bound. A sample: {quoted(sample)}"
+    card |= {"auto_class": "AutoModelForMaskedLM", "usage": USAGE.format(setup.max_length)}
+    finish(trainer, tokenizer, results, f"Perplexity at most {results['perplexity']:.2f}. Sample: {sample!r}", **card)
     return results
 
 

@@ -67,7 +67,7 @@ def main(setup: Setup, args: TargetTrainingArguments) -> dict[str, float]:
 
     set_seed(args.seed)
     if setup.model_name_or_path is not None:
-        base = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path)
+        base = AutoModelForCausalLM.from_pretrained(setup.model_name_or_path, dtype="float32")  # for training
     else:
         config = AutoConfig.for_model(setup.model_type, vocab_size=len(tokenizer), **setup.config)
         base = AutoModelForCausalLM.from_config(config)

@@ -90,7 +90,9 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
     set_seed(args.seed)
     model: Any
     if setup.model_name_or_path is not None:
-        model = AutoModelForSeq2SeqLM.from_pretrained(setup.model_name_or_path, attn_implementation=setup.attention)
+        model = AutoModelForSeq2SeqLM.from_pretrained(
+            setup.model_name_or_path, dtype="float32", attn_implementation=setup.attention
+        )
     else:
         ids: dict[str, Any] = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
         ids |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": None, "bos_token_id": None}

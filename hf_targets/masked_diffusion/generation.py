@@ -3,10 +3,11 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 # (a mixin: the model defines configuration, schedule and log_probabilities)
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import register_fsdp_forward_method
 from transformers.generation.streamers import BaseStreamer
 
 from hf_targets.backbones.dropout import without_dropout
@@ -120,6 +121,7 @@ class MaskedDiffusionGeneration:
         def fill(window: Window) -> None:
             chosen.fill(window, draw, self.schedule)
 
+        register_fsdp_forward_method(cast(Any, self), "log_probabilities")  # nothing for models of other kinds
         with without_dropout(self):
             output = fill_canvas(self.log_probabilities, canvas, fill, window=longest, stride=stride, streamer=streamer)
         return output if return_dict_in_generate else output.sequences

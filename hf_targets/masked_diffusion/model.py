@@ -19,8 +19,8 @@ from hf_targets.backbones.inputs import check_count, check_kept_ids, check_segme
 from hf_targets.backbones.new_parts import check_no_adapters
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.recorded_states import NOTHING, Wanted
-from hf_targets.backbones.weight_access import call_inside, num_rows
-from hf_targets.backbones.wrapping import backbone_of
+from hf_targets.backbones.weight_access import call_inside, is_readable, num_rows
+from hf_targets.backbones.wrapping import backbone_of, place_new_part
 from hf_targets.curves.configuration import CurveConfig, as_curve_config
 from hf_targets.masked_diffusion.backbone import BackboneOutput, MdlmBackbone
 from hf_targets.masked_diffusion.causal import CausalReading, MadeFromCausal, check_reading
@@ -163,12 +163,18 @@ class MdlmForMaskedDiffusion(PublishedMdlm, MadeFromCausal, StrictLoading, Maske
         The curve tokens and the scoring network of K > 1 curves are new, unless this model also has K curves.
 
         Raises:
-            ValueError: If a layer has an adapter.
+            ValueError: If a layer has an adapter, or weights are offloaded or sharded.
         """
         check_no_adapters(self, "with_curve copies the weights")
+        if not is_readable(self):
+            raise ValueError("with_curve copies the weights, and some are offloaded or sharded; load the model whole")
         config = copy.deepcopy(self.config)
         config.curve = as_curve_config(copy.deepcopy(curve))
-        model = MdlmForMaskedDiffusion(config).to(device=self.device, dtype=self.dtype)  # pyright: ignore
+        if self.reading is None:
+            model = MdlmForMaskedDiffusion(config).to(device=self.device, dtype=self.dtype)  # pyright: ignore
+        else:
+            model = MdlmForMaskedDiffusion(config, copy.deepcopy(self.backbone))
+            place_new_part(model, model.backbone, "reading")
         own = model.state_dict()
         fits = {name: value for name, value in self.state_dict().items() if name in own}
         model.load_state_dict({name: value for name, value in fits.items() if value.shape == own[name].shape}, False)

@@ -106,19 +106,19 @@ def antithetic_times(
     device: torch.device | str | None = None,
     smallest: float = MIN_TIME,
 ) -> Float[Tensor, "count"]:
-    """Return random times in increasing order, one in each of `count` equal parts of [smallest, 1].
+    """Return random times, one in each of `count` equal parts of [smallest, 1], the parts in random order.
 
-    t_i = smallest + (1 - smallest) (i + u_i) / count with u_i uniform in [0, 1). A randomly chosen one of them is
-    uniform in [smallest, 1). Their mean varies far less than that of independent times, and so does a mean of weighted
-    losses.
+    A time is smallest + (1 - smallest) (i + u_i) / count with u_i uniform in [0, 1), so each is uniform in
+    [smallest, 1). Their mean varies far less than that of independent times, and so does a mean of weighted losses.
 
     Args:
         generator: Source of the random numbers, on its own device: a seed gives the same times for every `device`.
         device: Device of the result; None: that of the generator, or torch's default device.
-    Source: Sahoo et al. 2024, its published program.
+    Source: Sahoo et al. 2024, its published program.  Departs: there the parts are in increasing order, so that the
+        place of a row in its batch, where interleaved or sorted data has a pattern, would tell its time.
     """
     uniform = drawn(torch.rand, (count,), generator, device)
-    parts = (torch.arange(count, device=uniform.device) + uniform) / count
+    parts = (drawn(torch.rand, (count,), generator, device).argsort() + uniform) / count
     return smallest + (1 - smallest) * parts
 
 

@@ -26,6 +26,13 @@ def test_fully_causal_and_without_masks_it_predicts_what_the_causal_model_does(f
     assert not torch.allclose(model.eval().log_probabilities(ids, where)[:, :MASK], found, atol=0.1)
 
 
+@families
+def test_a_copy_with_another_curve_predicts_the_same_in_half_precision(family):
+    base = AutoModelForCausalLM.from_config(make_backbone(family).config, dtype=torch.bfloat16)
+    model, ids = MdlmForMaskedDiffusion.from_causal(base, mask_token_id=MASK), masked_ids(2, 40)
+    assert torch.equal(model.with_curve({"place": "hidden"}).with_curve(None)(ids).logits, model(ids).logits)
+
+
 def test_the_scale_of_a_models_logits_is_kept():
     torch.manual_seed(0)
     config = GraniteConfig(**SMALL, intermediate_size=64, initializer_range=0.2, logits_scaling=4.0)

@@ -76,7 +76,7 @@ def test_times_are_spread_over_the_batch_and_masks_come_with_their_chance():
     model, ids = make_mdlm(), clean_ids(64, 32)
     output = model(ids, labels=ids, skip_logits=True)
     parts = (output.timesteps - 1e-3) / (1 - 1e-3) * 64
-    assert torch.equal(parts.floor(), torch.arange(64.0))
+    assert torch.equal(parts.floor().sort().values, torch.arange(64.0))
     shares = (output.canvas == MASK).float().mean(1)
     assert (shares - output.timesteps).abs().mean() < 0.1
     assert (shares - output.timesteps).mean().abs() < 0.05

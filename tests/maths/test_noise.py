@@ -78,18 +78,19 @@ def test_few_masked_tokens_are_counted_without_cancellation_in_float32(schedule)
 
 @given(count=st.integers(1, 200), seed=st.integers(0, 99), smallest=st.sampled_from([0.0, 1e-3, 0.5]))
 def test_each_of_n_equal_parts_has_one_time(count, seed, smallest):
-    t = antithetic_times(count, generator=seeded(seed), smallest=smallest)
+    t = antithetic_times(count, generator=seeded(seed), smallest=smallest).sort().values
     parts = (t.double() - smallest) / (1 - smallest) * count - torch.arange(count)
     assert t.shape == (count,)
     assert parts.min() > -1e-3 and parts.max() < 1 + 1e-3  # float32 times
     assert t.min() >= smallest and t.max() <= 1
 
 
-def test_a_time_is_uniform_whatever_its_batch_and_a_mean_over_them_is_steadier():
+def test_the_time_at_each_place_of_a_batch_is_uniform_and_a_mean_over_the_batch_is_steadier():
     generator = seeded()
     batches = torch.stack([antithetic_times(8, generator=generator, smallest=0.0) for _ in range(2000)])
-    counts = torch.histc(batches, bins=10, min=0, max=1) / batches.numel()
-    assert (counts - 0.1).abs().max() < 0.01
+    for at_one_place in batches.T:
+        counts = torch.histc(at_one_place, bins=10, min=0, max=1) / len(batches)
+        assert (counts - 0.1).abs().max() < 0.03
     independent = torch.rand(2000, 8, generator=generator)
     assert batches.mean(dim=1).var() < independent.mean(dim=1).var() / 20
 

@@ -103,7 +103,13 @@ def train(configuration: str, case: str, folder: Path, resume: str | None = None
         "num_here": sum(parameter.numel() for parameter in model.parameters()),
         "zero_stage": trainer.deepspeed and trainer.deepspeed.zero_optimization_stage(),
         "weights": {name: whole_tensor(tensor).detach().clone() for name, tensor in model.state_dict().items()},
+        "text": written(model) if case == "masked_diffusion" and configuration in ("ddp", "fsdp2") else None,
     }
+
+
+def written(model: Any) -> list[list[int]]:
+    """Return a text that a diffusion model writes."""
+    return model.generate(max_length=6, num_steps=3, generator=torch.Generator().manual_seed(0)).tolist()
 
 
 def train_all(configuration: str, folder: Path) -> dict[tuple[str, bool], dict[str, Any]]:
@@ -180,6 +186,7 @@ def test_a_configuration_takes_the_steps_of_whole_weights_and_its_models_are_sav
             assert_same(saved, found["weights"], rtol=0, atol=0)
         if configuration != "zero3" or case not in AVERAGED:
             assert_close(found["metrics"], expected["metrics"])
+            assert found["text"] in (None, expected["text"])
             assert_same(saved, load(case, plain_folder / case / "whole"), rtol=1e-3, atol=1e-4)
 
 
