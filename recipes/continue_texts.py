@@ -3,8 +3,7 @@
     HF_TARGETS_DATA=data python recipes/continue_texts.py recipes/settings/continue_texts/smollm2.yaml --kind lookup
 
 `--kind`: the model alone, prompt lookup or document lookup (the same text in fewer passes), kNN-LM, multiword tokens,
-phrases. `--options` are the arguments of that kind's function, below. Each text begins with tokens of a test text.
-Several ways side by side, with their time and memory: recipes/tables/compare_systems.py.
+phrases. `--options` are the arguments of that kind's function, below. Several ways: recipes/tables/compare_systems.py.
 """
 
 import lab.start  # noqa: F401
@@ -61,8 +60,8 @@ class Given:
         self.load = partial(load_model, dtype=setup.dtype)
         self.base: Any = self.load(setup.model)
         self.prefixes = setup.prefixes(self.texts, self.tokenizer)
-        self.documents, self.retriever = setup.documents(rows := self.texts["train"]["text"])
-        self.phrases_of = setup.phrases_of_documents(rows, self.tokenizer)
+        self.documents, self.retriever = setup.documents(self.texts["train"]["text"])
+        self.phrases_of = setup.phrases_of(self.documents, self.retriever, self.tokenizer)
 
     def nearest(self, tokens: list[int]) -> dict[str, str]:
         """Return the documents nearest to a text by their names, the nearest first."""
@@ -94,6 +93,8 @@ def knn(given: Given, *, temperatures: Any = (30, 60, 100), weights: Any = (0.1,
 
 def multiword(given: Given, *, model: str | None = None, **transfer: Any) -> System:
     """Write with multiword tokens: a trained model, or the base after `transfer_vocabulary` with these arguments."""
+    if given.setup.instruction is not None:
+        raise ValueError("multiword tokens continue texts alone; leave out instruction")
     old, found = given.tokenizer, given.load(model or given.setup.model)
     new: Any = None if model is None else AutoTokenizer.from_pretrained(model)
     if new is None:

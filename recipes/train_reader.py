@@ -50,6 +50,8 @@ class Setup(BlockSettings):
     def __post_init__(self) -> None:
         if self.model_name_or_path is None or (self.kind == "cog" and self.encoder is None):
             raise ValueError("a trained model learns to read; give --model_name_or_path, and for cog --encoder too")
+        if self.streaming:
+            raise ValueError("documents are cut from a whole text; leave out streaming")
 
 
 class RandomDocuments(dict):

@@ -24,7 +24,7 @@ from hf_targets.evaluation.perplexity import row_of_block
 from hf_targets.maths.losses import IGNORED
 from hf_targets.neural_cache.perplexity import read_blocks
 from hf_targets.retrieval.disk_index import DiskIndex
-from hf_targets.retrieval.vector_index import VectorIndex
+from hf_targets.retrieval.vector_index import VectorIndex, empty_index
 from hf_targets.retrieval.vector_search import VectorSearch
 
 _TOLD, _KEYS, _WORDS, _NO_WORD = "datastore.json", "keys.npy", "words.npy", -1
@@ -79,8 +79,9 @@ class KnnDatastore:
             shard_size: About how many keys a process reads before it writes them; a kill loses as many.
             workers: Processes of Ray, as for `run_shards`, each with a copy of the model; None: this process.
         Raises:
-            ValueError: If there is no target, the folder has another model or text, or keys are not finite in float16:
-                a datastore that this call began is then removed, keys of an earlier one stay.
+            ValueError: If there is no target, FAISS does not know the factory or has too few keys for it, the folder
+                has another model or text, or keys are not finite in float16: a datastore that this call began is then
+                removed, keys of an earlier one stay.
             OSError: If there is no room for the keys.
         """
         rows, folder = [row_of_block(one, at) for at, one in enumerate(dataset)], Path(folder)
@@ -93,6 +94,8 @@ class KnnDatastore:
         state.wait_for_everyone()
         if found == {**told, "index": index, "complete": True}:
             return cls.from_folder(folder)
+        if factory is not None:
+            empty_index(told["dim"], factory, "distance")  # raises an error before the keys are read
         if state.is_main_process:
             if not found:
                 _make_room(folder, told["keys"], told["dim"])

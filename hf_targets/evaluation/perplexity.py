@@ -179,6 +179,8 @@ def num_prefix_tokens(texts: Sequence[str], prefixes: Sequence[str], tokenizer: 
 
 def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
     """Return the tokens and labels of a block without its padding; `index` is its number, for errors."""
+    if not isinstance(block, Mapping) or "input_ids" not in block:
+        raise ValueError(f"block {index} must have input_ids; make blocks of a text with pack_blocks")
     ids = torch.as_tensor(block["input_ids"])
     mask, targets = block.get("attention_mask"), block.get("labels")  # joined data sets have None where one lacks them
     keep = torch.ones_like(ids).bool() if mask is None else torch.as_tensor(mask).bool()

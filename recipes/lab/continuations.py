@@ -90,7 +90,10 @@ class ContinuationSettings(TextSettings):
 
     def phrases_of_documents(self, rows: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> PhrasesOf:
         """Return what gives a prefix the phrases of the nearest documents, which are cut from `rows`."""
-        documents, retriever = self.documents(rows)
+        return self.phrases_of(*self.documents(rows), tokenizer)
+
+    def phrases_of(self, documents: Any, retriever: Any, tokenizer: PreTrainedTokenizerBase) -> PhrasesOf:
+        """Return what gives a prefix the phrases of the nearest documents, which `documents` returns."""
         longest = self.max_tokens
         miner = WordNgrams(max_tokens=longest) if self.units == "words" else TokenNgrams(self.min_tokens, longest)
         pools: dict[int, PhrasePool] = {}
@@ -111,12 +114,15 @@ class ContinuationSettings(TextSettings):
         return words_and_marks if self.repetition_of == "words" else None
 
     def writing(self, tokenizer: PreTrainedTokenizerBase, *, do_sample: bool | None = None) -> dict[str, Any]:
-        """Return what `continue_prefixes` passes to `generate`; `do_sample` in place of the setting, if it is given."""
+        """Return arguments of `continue_prefixes`; `do_sample` in place of the setting, if it is given."""
         words = [form for word in self.never for form in (word, f" {word}")]
         banned: Any = tokenizer(words, add_special_tokens=False)["input_ids"] if words else None
         do_sample = self.do_sample if do_sample is None else do_sample
-        nucleus = {"top_p": self.top_p, "top_k": 0} if do_sample else {}
-        return {"do_sample": do_sample, "bad_words_ids": banned, **nucleus}
+        given: dict[str, Any] = {"top_p": self.top_p, "top_k": 0} if do_sample else {}
+        if self.instruction is not None:
+            message = encode_prompt(tokenizer, [{"role": "user", "content": self.instruction}])["input_ids"]
+            given["before"] = message[0].tolist()  # pyright: ignore
+        return {"do_sample": do_sample, "bad_words_ids": banned, **given}
 
 
 @dataclass
@@ -205,9 +211,6 @@ class TextComparison:
             prepare = with_phrases(model, self._phrases_of, self._settings)
         given: Any = {"new_tokens": self._settings.new_tokens, "batch_size": self._settings.batch_size}
         given |= {**self._writing, **writing}
-        if (asked := self._settings.instruction) is not None:
-            message = encode_prompt(self._tokenizer, [{"role": "user", "content": asked}])["input_ids"]
-            given["before"] = message[0].tolist()  # pyright: ignore
         continued = continue_prefixes(model, self._prefixes, prepare=prepare, **given)
         loaded = {"judge": load_model(judge, dtype=self._settings.dtype), "judge_tokenizer": judge_tokenizer}
         columns = measure_continuations(continued, self._prefixes, self._tokenizer, **loaded, **self._measured)

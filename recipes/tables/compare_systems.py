@@ -4,11 +4,10 @@
 
 A row is a `kind` of recipes/continue_texts.py, with its options, and `only_timed: true` if it is to write the timed
 texts alone; `{seed}` in its `model` stands for each seed, with which that model was trained. All rows have a key-value
-cache, the same training text and the same prefixes. Prompt lookup and document lookup write the first row's texts, so
-they have its figures. A row whose figures are in the output folder, of the same settings, is not written again, only
-timed. Seconds are those of the process for a text, the rows one after the other for each prefix; documents are found
-and phrases encoded before. A pass reads the tokens of one step or draft. Megabytes are of weights, and of a datastore
-or the table of one text's phrases. Measured: recipes/baselines.md.
+cache, the same training text and the same prefixes. Lookup writes the first row's texts, so it has its figures. Figures
+in the output folder, of the same settings and weights, are not made again. Seconds are those of the process for a text,
+the rows in turn for each prefix; documents are found and phrases encoded before. Megabytes are of weights, and of a
+datastore or one text's phrases. Measured: recipes/baselines.md.
 """
 
 import sys
@@ -27,6 +26,7 @@ from continue_texts import KINDS, Given, System
 from transformers import AutoTokenizer, set_seed
 
 from hf_targets import ChunkNeighbors, continue_prefixes
+from hf_targets.backbones.weight_hash import weight_hash
 from hf_targets.extras import require
 from lab.continuations import ContinuationSettings, TextComparison
 from lab.results import shareable, write_json, write_results
@@ -49,15 +49,17 @@ class Setup(ContinuationSettings, BlockSettings):
     only: list[str] | None = field(default=None, metadata={"help": "Compare these rows only."})
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Of sampling, and of trained rows."})
     timed_prefixes: int = field(default=6, metadata={"help": "Whose texts are timed, one at a time. 0: none."})
-    output_dir: str = field(
-        default="runs/tables/compare_systems", metadata={"help": "Folder of a datastore, the texts and the figures."}
-    )
+    output_dir: str = field(default="runs/compare_systems", metadata={"help": "Of a datastore, texts and figures."})
 
     def __post_init__(self) -> None:
         if not self.rows or set(self.only or ()) - set(self.rows):
             raise ValueError(f"rows must name systems, and only some of them, got {[*self.rows]} and {self.only}")
         if unknown := {str((row or {}).get("kind", "plain")) for row in self.rows.values()} - KINDS.keys():
             raise ValueError(f"a row's kind must be one of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
+        self.rows = {name: row or {} for name, row in self.rows.items() if name in (self.only or self.rows)}
+        kinds = [row.get("kind", "plain") for row in self.rows.values()]
+        if "lookup" in kinds and kinds[0] != "plain":
+            raise ValueError(f"lookup has the figures of the first row, which must be plain, got {[*self.rows]}")
 
 
 def cog(given: Given, *, model: str, encoder: str) -> System:
@@ -95,44 +97,41 @@ def add_costs(compared: TextComparison, systems: dict[str, System], given: Given
             arguments = {"new_tokens": length, **setup.writing(given.tokenizer), **writing, "batch_size": 1}
             set_seed(number)
             with within, row_passes(model) as passes:
-                if (prepare := arguments.get("prepare")) is not None:
-                    prepare([prefix], length)
+                arguments.get("prepare", lambda *_: None)([prefix], length)
                 passes.clear()
                 start = time.process_time()
                 continued = continue_prefixes(model, [prefix], **arguments)
                 seconds = time.process_time() - start
-            text = str(given.tokenizer.decode(continued.tokens[0]))
             if number:
-                found[name].append((seconds, len(text.encode()), len(passes)))
+                num_bytes = len(str(given.tokenizer.decode(continued.tokens[0])).encode())
+                found[name].append((seconds, num_bytes, len(passes)))
     for name, turns in found.items():
         seconds, num_bytes, passes = map(fmean, zip(*turns, strict=True))
-        weights = sum(one.nbytes for one in systems[name].model.parameters())
-        costs = {"seconds_a_text": seconds, "bytes_a_pass": num_bytes / passes}
+        held = systems[name].held + sum(one.nbytes for one in systems[name].model.parameters())
         for one in compared.figures[name]:
-            one |= {**costs, "megabytes": (weights + systems[name].held) / 1e6}
+            one |= {"seconds_a_text": seconds, "bytes_a_pass": num_bytes / passes, "megabytes": held / 1e6}
 
 
 def main(setup: Setup) -> str:
     """Let all rows write with every seed, time those of the first one, and return their tables."""
-    given, systems = Given(setup), {}
+    given, systems, settings = Given(setup), {}, shareable(asdict(setup))
     compared = TextComparison(setup, given.prefixes, given.tokenizer, given.phrases_of)
-    shared = {name: value for name, value in shareable(asdict(setup)).items() if name not in _FREE}
-    rows = {name: setup.rows[name] or {} for name in (setup.only or setup.rows)}
+    shared = {name: value for name, value in settings.items() if name not in _FREE}
     for seed in setup.seeds:
-        for name, row in rows.items():
+        for name, row in setup.rows.items():
             is_seeded = "{seed}" in str(row.get("model"))
-            if seed != setup.seeds[0] and not is_seeded and not setup.do_sample:
-                continue  # the same model writes the same text
+            if seed != setup.seeds[0] and not (is_seeded or setup.do_sample):  # the same model writes the same text
+                continue
             options = {**row} | ({"model": row["model"].replace("{seed}", str(seed))} if is_seeded else {})
-            of, kind = {**shared, "row": options.copy(), "seed": seed}, options.pop("kind", "plain")
-            is_only_timed = options.pop("only_timed", False)
+            kind, is_only_timed = options.pop("kind", "plain"), options.pop("only_timed", False)
             system = KINDS[kind](given, **options) if is_seeded or name not in systems else systems[name]
             systems.setdefault(name, system)
+            of = {**shared, "row": row, "seed": seed, "weights": [*map(weight_hash, (given.base, system.model))]}
             file = Path(setup.output_dir, f"{name}-seed{seed}.json")
             if file.exists() and (known := json.loads(file.read_text()))["of"] == of:
                 compared.figures[name].append(known["figures"])
             elif kind == "lookup" or is_only_timed:
-                first = {} if is_only_timed else compared.figures[next(iter(rows))][-1]
+                first = {} if is_only_timed else compared.figures[next(iter(setup.rows))][-1]
                 compared.figures[name].append({key: first[key] for key in TEXTS if key in first})
             else:
                 with system.within:
@@ -143,7 +142,7 @@ def main(setup: Setup) -> str:
     if setup.timed_prefixes:
         add_costs(compared, systems, given, setup)
     figures, columns = compared.figures, {**TEXTS, **(COSTS if setup.timed_prefixes else {})}
-    write_results(setup.output_dir, {"settings": shareable(asdict(setup)), "figures": figures})
+    write_results(setup.output_dir, {"settings": settings, "figures": figures})
     return f"{results_table(figures, columns)}\n\n{differences_table(figures, columns)}\n\nResults: {setup.output_dir}"
 
 
