@@ -134,7 +134,7 @@ class Drafts:
         elif not can_draft(model, input_ids, generation_config, stopping_criteria, model_kwargs, auto=auto):
             plain: Any = model._sample
             output = plain(input_ids, *prepared[1:], streamer=draft_streamer, **model_kwargs)
-            output = plain_output(output, input_ids)
+            output = plain_output(output, input_ids, generation_config.eos_token_id)
         else:
             lookup, choice = self.lookup_for(model, input_ids, inputs_tensor, model_kwargs), None
             if auto:

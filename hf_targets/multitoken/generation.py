@@ -254,7 +254,7 @@ class HeadsGenerationMixin(GenerationMixin):
         """Decode with drafts, or by `plain` where "auto" cannot draft."""
         config, auto, told = generation_config, None, {**model_kwargs, "synced_gpus": synced_gpus}
         if not can_draft(self, input_ids, config, stopping_criteria, told, auto=drafting.auto):
-            return plain_output(plain(), input_ids)
+            return plain_output(plain(), input_ids, config.eos_token_id)
         weight, asked = model_kwargs.get("ensemble_weight"), config.prompt_lookup_num_tokens
         if drafts is None and (drafting.auto or asked is not None):
             drafts = Drafts(asked or LOOKUP_TOKENS, most=min(config.max_matching_ngram_size or MOST, MOST))

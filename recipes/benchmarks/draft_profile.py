@@ -43,16 +43,25 @@ class Setup:
 
 def profile(model: Any, **told: Any) -> tuple[Tensor, list[float]]:
     """Return texts, and of a pass after the prompt's: ms in the model and between two of them, the share of drafting
-    in the latter, and tokens a row."""
+    in the latter, and tokens a row. With drafts it is a pass of all rows that has some."""
     clock: list[float] = []
+    shapes: list[Any] = []
+
+    def before(_: Any, args: Any, given: dict[str, Any]) -> None:
+        shapes.append(given["input_ids"].shape)
+        clock.append(process_time())
+
     hooks = [
-        model.register_forward_pre_hook(lambda *_: clock.append(process_time())),
+        model.register_forward_pre_hook(before, with_kwargs=True),
         model.register_forward_hook(lambda *_: clock.append(process_time())),
     ]
     output = model.generate(do_sample=False, eos_token_id=None, pad_token_id=0, return_dict_in_generate=True, **told)
     for hook in hooks:
         hook.remove()
-    between, within = (median(b - a for a, b in zip(clock[i::2], clock[i + 1 :: 2], strict=False)) for i in (1, 2))
+    count, drafted = len(told["inputs"]), any(length > 1 for _, length in shapes[1:])
+    chosen = [at for at, (rows, length) in enumerate(shapes) if at and rows == count and drafted == (length > 1)]
+    within = median(clock[2 * at + 1] - clock[2 * at] for at in chosen)
+    between = median(clock[2 * at] - clock[2 * at - 1] for at in chosen)
     seconds = getattr(output, "seconds", {"drafts": 0.0, "passes": 0.0, "all": 1.0})
     share = seconds["drafts"] / (seconds["all"] - seconds["passes"])
     return output.sequences, [1e3 * within, 1e3 * between, share, getattr(output, "tokens_per_pass", 1.0)]

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, set_seed
 
 from hf_targets.data.progress import progress
 from hf_targets.evaluation.timing import settled_time
@@ -33,22 +34,16 @@ class Speed:
     """What a method of decoding took.
 
     Attributes:
-        seconds: Median over the rounds of the seconds for all prompts, reading them included.
+        tokens_per_second: Median over the rounds of generated tokens over seconds, reading prompts included.
         tokens_per_pass: Tokens that a forward pass after the prompt's brings a row, the bonus token included: 1 for
             plain decoding, less where it goes on reading rows that have ended.
         same: Share of the rows that equal those of the first method.
     """
 
     name: str
-    seconds: float
-    num_tokens: int
+    tokens_per_second: float
     tokens_per_pass: float
     same: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Return generated tokens over seconds."""
-        return self.num_tokens / self.seconds
 
 
 @contextmanager
@@ -71,46 +66,46 @@ def compare_speeds(
     max_new_tokens: int,
     rounds: int = 3,
 ) -> list[Speed]:
-    """Return the speed of each method on the same prompts, decoding greedily.
+    """Return the speed of each method on the same prompts, decoding greedily where it does not ask for sampling.
 
-    The methods take turns, round by round, after a first turn that is not timed but counted and compared. The first
-    method is the one that the others are compared with. Prompts are as a tokenizer gives them, with their masks.
+    The methods take turns, round by round, after a first turn that is not timed. The first method is the one that the
+    others are compared with. Texts and passes are of the last round. Prompts are as a tokenizer gives them, with their
+    masks.
     """
-    texts = {name: [] for name in methods}
-    passes = dict.fromkeys(methods, 0)  # of rows, after the prompts'
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    texts: dict[str, list[list[int]]] = {}
+    passes: dict[str, int] = {}  # of rows, after the prompts'
+    rates: dict[str, list[float]] = {name: [] for name in methods}
     with progress((1 + rounds) * len(methods), "comparing speeds", unit="turn") as bar:
-        for name, method in methods.items():
+        for turn, (name, method) in product(range(1 + rounds), methods.items()):
+            texts[name], passes[name], seconds = [], 0, 0.0
+            set_seed(turn)
             for prompts in batches:
                 with row_passes(method.model) as rows:
-                    output = _generate(method, prompts, max_new_tokens, return_dict_in_generate=True)
+                    start = settled_time(method.model.device)
+                    output = _generate(method, prompts, max_new_tokens)
+                    seconds += settled_time(method.model.device) - start
                 ids = prompts["input_ids"]
                 begin = 1 if method.model.config.is_encoder_decoder else ids.shape[1]
                 texts[name] += _tokens(method, output.sequences[:, begin:])
                 drafted = getattr(output, "num_verifications", None)  # trying tree masks out takes passes of its own
                 passes[name] += sum(rows) - len(ids) if drafted is None else drafted
+            if turn:
+                rates[name].append(sum(map(len, texts[name])) / seconds)
             bar.update(1)
-        for _ in range(rounds):
-            for name, method in methods.items():
-                start = settled_time(method.model.device)
-                for prompts in batches:
-                    _generate(method, prompts, max_new_tokens)
-                seconds[name].append(settled_time(method.model.device) - start)
-                bar.update(1)
     first, speeds = next(iter(texts.values())), []
     for name, rows in texts.items():
         num_tokens = sum(map(len, rows))
         later = num_tokens - len(rows)  # the prompt's pass brings each row its first
         per_pass = later / passes[name] if passes[name] else 1.0
         same = sum(ours == theirs for ours, theirs in zip(rows, first, strict=True)) / len(rows)
-        speeds.append(Speed(methods[name].name or name, median(seconds[name]), num_tokens, per_pass, same))
+        speeds.append(Speed(methods[name].name or name, median(rates[name]), per_pass, same))
     return speeds
 
 
-def _generate(method: DecodingMethod, prompts: Mapping[str, Tensor], max_new_tokens: int, **more: Any) -> Any:
+def _generate(method: DecodingMethod, prompts: Mapping[str, Tensor], max_new_tokens: int) -> Any:
     ids, mask = (prompts[name].to(method.model.device) for name in ("input_ids", "attention_mask"))
-    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **method.arguments, **more}
-    return method.model.generate(ids, attention_mask=mask, **arguments)  # pyright: ignore[reportCallIssue]
+    arguments = {"do_sample": False, "max_new_tokens": max_new_tokens, **method.arguments}
+    return method.model.generate(ids, attention_mask=mask, return_dict_in_generate=True, **arguments)  # pyright: ignore
 
 
 def _tokens(method: DecodingMethod, new: Tensor) -> list[list[int]]:

@@ -70,7 +70,7 @@ def differences_table(results: Results, columns: Mapping[str, str] | None = None
         for key in shown:
             keys = [key, key.replace("_ensemble", "_temperature"), key.removesuffix("_ensemble")]
             base = [next((one[name] for name in keys if name in one), None) for one in reference]
-            own = [one[key] for one in seeds if key in one]
+            own = [one[key] for one in seeds if one.get(key) is not None]
             known = [value for value in base if value is not None]
             cells.append(format_difference(own, known) if own and known else "")
         lines.append([name, *cells])
@@ -145,7 +145,7 @@ def format_difference(values: Sequence[float], reference: Sequence[float]) -> st
     (mean, error), (base, base_error) = mean_and_standard_error(values), mean_and_standard_error(reference)
     difference = mean - base
     if error is None or base_error is None:
-        return f"{difference:+.2f} (one seed)"
+        return f"{difference:+.2f} ({'one seed' if min(len(values), len(reference)) < 2 else 'a run diverged'})"
     both = math.hypot(error, base_error)
     shown = f"{difference:+.2f} ± {both:.2f}"
     return shown if abs(difference) >= 2 * both and difference else f"none ({shown})"

@@ -160,3 +160,11 @@ def test_a_backbone_without_a_cache_decodes_plainly(caplog):
     with caplog.at_level(logging.INFO, logger="hf_targets"):
         assert torch.equal(model.generate(ids, draft_tokens="auto", **GREEDY), model.generate(ids, **GREEDY))
     assert "Decoding without drafts" in caplog.text
+
+
+def test_a_report_of_plain_decoding_counts_each_text_up_to_its_end():
+    model, (ids, mask) = make_model("llama"), left_padded(6)
+    ends = {"eos_token_id": list(range(10)), "return_dict_in_generate": True}
+    output = model.generate(ids, attention_mask=mask, draft_tokens="auto", **SAMPLED, **ends)
+    ended = output.sequences[:, ids.shape[1] :] < 10
+    assert output.draft_report["tokens"] == int((ended.cumsum(dim=1) - ended.int() == 0).sum()) < ended.numel()

@@ -85,13 +85,18 @@ def drafts_from(texts, wrong_every):
     return drafts
 
 
+CACHES = [(name, None) for name in CONFIGS if name not in ("mamba", "jamba", "recurrent_gemma")]
+CACHES += [(name, "static") for name in ("bamba", "granite", "lfm2", "nemotron_h", "qwen3_5", "qwen3_next")]
+
+
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", [name for name in CONFIGS if name not in ("mamba", "jamba", "recurrent_gemma")])
-def test_greedy_texts_are_the_plain_ones(family, rows):
+@pytest.mark.parametrize(("family", "cache"), CACHES)
+def test_greedy_texts_are_the_plain_ones(family, cache, rows):
     model, inputs = make_state_model(family), inputs_of(rows)
-    plain = model.generate(**inputs, **GREEDY)
+    told = {**GREEDY, "cache_implementation": cache}
+    plain = model.generate(**inputs, **told)
     drafts = drafts_from(plain[:, 7:], wrong_every=6)
-    output = model.generate(**inputs, custom_generate=drafts, return_dict_in_generate=True, **GREEDY)
+    output = model.generate(**inputs, custom_generate=drafts, return_dict_in_generate=True, **told)
     assert torch.equal(output.sequences, plain)
     assert NEW / 6 < output.draft_report["passes"] < NEW
 

@@ -92,6 +92,9 @@ class RaggedCache:
             and layer.is_initialized
             and layer.get_seq_length() == cache.get_seq_length()
         ]
+        self._convolutions = [
+            layer for layer in layers if isinstance(layer, LinearAttentionLayer) and layer not in self._layers
+        ]
         static = (layer.max_cache_len for layer in self._layers if isinstance(layer, StaticLayer))
         self.longest = min(static, default=None)
         self._gaps = gaps and all(type(layer) is DynamicLayer for layer in self._layers)
@@ -173,7 +176,7 @@ class RaggedCache:
         """Drop the last `count` positions of all layers, and what has left a window."""
         if self.longest is None:
             return self.cache.crop(-count)
-        for layer in self._layers:
+        for layer in (*self._layers, *self._convolutions):
             if isinstance(layer, StaticLayer):
                 layer.cumulative_length.sub_(count)  # the next positions are written over these
             else:

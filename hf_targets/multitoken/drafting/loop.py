@@ -119,7 +119,8 @@ class DraftingLoop:
         backbone: Any = getattr(self.model, "backbone", self.model)
         gaps = PassInputs(backbone, {}).takes_positions and not has_window(backbone)  # T5's distances are of indices
         self._cache = self._mtp or ragged_cache(cache, mask, gaps=gaps)
-        limits = max_positions(self.model.config), self._cache.longest
+        of_speech = getattr(self.model.config.get_text_config(), "max_target_positions", None)  # Whisper's name of it
+        limits = max_positions(self.model.config), of_speech, self._cache.longest
         self._longest = min((limit for limit in limits if limit is not None), default=None)
         self._logits, self._hidden = outputs.logits[:, -1:], None if hidden is None else hidden[:, -1:]
         self._draft, self._whole = empty_draft(len(input_ids), input_ids.device), False

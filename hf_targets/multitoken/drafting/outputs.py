@@ -8,6 +8,7 @@ from operator import eq
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
@@ -100,12 +101,14 @@ class DraftedSeq2SeqOutput(_Counted, GenerateEncoderDecoderOutput):
     """The output of an encoder-decoder model's `generate` with drafts; its counts are `DraftedGenerationOutput`'s."""
 
 
-def plain_output(output: Any, input_ids: Tensor) -> Any:
+def plain_output(output: Any, input_ids: Tensor, end_tokens: Sequence[int] | int | None) -> Any:
     """Return the output of decoding without drafts after prompts (batch, time), with its counts if it has names."""
     if isinstance(output, Tensor):
         return output
-    passes = output.sequences.shape[1] - input_ids.shape[1]
-    counts = DraftCounts(passes, len(input_ids) * (passes - 1))
+    new = output.sequences[:, input_ids.shape[1] :]
+    is_end = torch.isin(new, torch.tensor([] if end_tokens is None else end_tokens, device=new.device)).long()
+    written = int((is_end.cumsum(dim=1) == is_end).sum())  # up to the first end token of each row
+    counts = DraftCounts(new.shape[1], written - len(new))
     return with_counts({**output}, counts, is_encoder_decoder=hasattr(output, "decoder_hidden_states"))
 
 

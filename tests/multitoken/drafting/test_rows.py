@@ -1,6 +1,6 @@
 import pytest
 import torch
-from transformers import GenerationConfig, StoppingCriteriaList
+from transformers import GenerationConfig, StoppingCriteriaList, WhisperConfig, WhisperForConditionalGeneration
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
@@ -9,8 +9,10 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
+from hf_targets import draft
 from hf_targets.multitoken.drafting.rows import Rows
 from hf_targets.multitoken.drafting.verification import Verified
+from tests.multitoken.test_draft import WHISPER, inputs_of
 from tests.tiny_models import takes_lengths
 
 VOCAB, BATCH, PROMPT, MAX_LENGTH, PAD = 8, 3, 4, 14, 7
@@ -88,3 +90,12 @@ def test_scores_and_logits_are_kept_of_the_words_that_stay_and_are_zero_beyond()
             for row in range(BATCH):
                 expected = kept[row][step] if step < len(kept[row]) else torch.zeros(VOCAB)
                 assert torch.equal(got[step][row], expected)
+
+
+def test_rows_of_speech_end_within_the_positions_of_their_decoder():
+    torch.manual_seed(0)
+    model = WhisperForConditionalGeneration(WhisperConfig(**WHISPER | {"max_target_positions": 24})).eval()
+    inputs, told = inputs_of(model, 4), {"max_new_tokens": 23, "eos_token_id": None}
+    plain, drafts = model.generate(**inputs, **told), draft(lookup=False, answers=True, num_tokens=6)
+    drafts.others["answers"].extend([token for row in plain[:1].tolist() for token in [*row, -1]])
+    assert torch.equal(model.generate(**inputs, custom_generate=drafts, **told), plain)
