@@ -79,9 +79,9 @@ class KnnDatastore:
             shard_size: About how many keys a process reads before it writes them; a kill loses as many.
             workers: Processes of Ray, as for `run_shards`, each with a copy of the model; None: this process.
         Raises:
-            ValueError: If there is no target, FAISS does not know the factory or has too few keys for it, the folder
-                has another model or text, or keys are not finite in float16: a datastore that this call began is then
-                removed, keys of an earlier one stay.
+            ValueError: If there is no target, FAISS does not know the factory, the folder has another model or text, or
+                keys are not finite in float16: a datastore that this call began is then removed, keys of an earlier one
+                stay. If FAISS has too few keys for the factory, they stay; call again with another one.
             OSError: If there is no room for the keys.
         """
         rows, folder = [row_of_block(one, at) for at, one in enumerate(dataset)], Path(folder)

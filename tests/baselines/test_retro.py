@@ -189,6 +189,26 @@ class Shelf(dict):
         return [[(name, 1.0) for name in list(self)[:k]] for _ in queries]
 
 
+def test_new_layers_in_float32_learn_by_small_steps_on_a_base_in_bfloat16():
+    model = make_retro()
+    model.backbone.bfloat16()
+    before, ids = weights(model.retro), token_ids(2, 14)
+    output = model(ids, labels=ids, **neighbors())
+    output.loss.backward()
+    torch.optim.AdamW(model.retro.parameters(), lr=1e-4).step()
+    assert output.logits.dtype == torch.bfloat16
+    assert all((value != before[name]).any() for name, value in weights(model.retro).items())
+    assert model.generate(ids, retrieve=retrieve, **NEW).shape == (2, 24)
+
+
+def test_a_base_on_disk_and_new_layers_in_memory_compute_the_same(tmp_path):
+    model, ids, given = make_retro(), token_ids(2, 14), neighbors()
+    model.save_pretrained(tmp_path)
+    places = {"device_map": {"backbone": "disk", "retro": "cpu"}, "offload_folder": tmp_path / "offloaded"}
+    apart = RetroForCausalLM.from_pretrained(tmp_path, **places)
+    torch.testing.assert_close(apart(ids, **given).logits, model(ids, **given).logits)
+
+
 def test_neighbours_are_the_nearest_documents_but_not_those_of_the_text_itself_unless_asked_for():
     text = " ".join(f"a{at}" for at in range(24))
     shelf = Shelf({"whole": text, "short": "a9 a10", "near": "a1 a3 a5 b1 b3", "far": "b2"})
