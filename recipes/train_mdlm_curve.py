@@ -136,7 +136,7 @@ def main(setup: Setup, args: DiffusionTrainingArguments) -> dict[str, float]:
     trainer.save_model(_internal_call=True)  # which does not upload it yet
     generator = torch.Generator().manual_seed(args.seed)
     text = model.generate(**{"max_length": setup.max_length, "generator": generator, **setup.sample})
-    if not trainer.is_world_process_zero():  # they share the weights for the sample
+    if not trainer.is_world_process_zero():  # the sample takes all processes where they share the weights
         return results
     sample = str(tokenizer.decode([token for token in text[0].tolist() if token != tokenizer.pad_token_id]))
     card: dict[str, Any] = {"dataset": setup.dataset, "base_model": setup.from_causal or setup.model_name_or_path}

@@ -49,7 +49,7 @@ class Setup(ContinuationSettings, BlockSettings):
     only: list[str] | None = field(default=None, metadata={"help": "Compare these rows only."})
     seeds: list[int] = field(default_factory=lambda: [0], metadata={"help": "Of sampling, and of trained rows."})
     timed_prefixes: int = field(default=6, metadata={"help": "Whose texts are timed, one at a time. 0: none."})
-    output_dir: str = field(default="runs/compare_systems", metadata={"help": "Of a datastore, texts and figures."})
+    output_dir: str = field(default="runs/tables/compare_systems", metadata={"help": "Of datastore, texts, figures."})
 
     def __post_init__(self) -> None:
         if not self.rows or set(self.only or ()) - set(self.rows):

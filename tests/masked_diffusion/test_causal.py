@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, FalconConfig, GraniteConfig
 
 from hf_targets import MdlmForMaskedDiffusion
+from hf_targets.backbones.wrapping import NEW_PARTS_LEARNING_RATE, new_parts_rate
 from hf_targets.training.lora import add_lora
 from tests.masked_diffusion.models import MASK, clean_ids, make_from_causal, masked_ids
 from tests.tiny_backbones import SMALL, VOCAB, make_backbone
@@ -31,6 +33,14 @@ def test_a_copy_with_another_curve_predicts_the_same_in_half_precision(family):
     base = AutoModelForCausalLM.from_config(make_backbone(family).config, dtype=torch.bfloat16)
     model, ids = MdlmForMaskedDiffusion.from_causal(base, mask_token_id=MASK), masked_ids(2, 40)
     assert torch.equal(model.with_curve({"place": "hidden"}).with_curve(None)(ids).logits, model(ids).logits)
+
+
+def test_a_copy_with_curves_keeps_the_rate_of_new_parts_and_an_offloaded_model_is_not_copied(tmp_path):
+    make_backbone("llama").save_pretrained(tmp_path)
+    model, curves = MdlmForMaskedDiffusion.from_causal(tmp_path, mask_token_id=MASK), {"place": "hidden"}
+    assert new_parts_rate(model.with_curve({**curves, "num_curves": 2}), 1e-5) == NEW_PARTS_LEARNING_RATE
+    with pytest.raises(ValueError, match="offloaded"):
+        cpu_offload(model).with_curve(None)
 
 
 def test_the_scale_of_a_models_logits_is_kept():
