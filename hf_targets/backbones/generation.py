@@ -7,9 +7,10 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import logits_process
 from transformers.generation.logits_process import LogitsProcessor
@@ -23,6 +24,8 @@ from hf_targets.backbones.wrapping import backbone_inputs
 
 Reader = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
+_TRIED: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()
+"""What trials of a model found, by trial and conditions; each costs passes, and every call of `generate` asks."""
 _NOT_FOR_REFORMER = ("position_ids", "logits_to_keep", "next_sequence_length")
 _WARPERS = ("Temperature", "TopK", "TopP", "MinP", "Typical", "Epsilon", "Eta")
 _IGNORE_TEXT = {
@@ -95,6 +98,15 @@ def text_reader(backbone: PreTrainedModel) -> Reader:
     return read_after_source
 
 
+def tried(model: PreTrainedModel, name: str, trial: Callable[[], bool]) -> bool:
+    """Return what a trial of a model finds; it runs once for each type, device and attention of the model."""
+    known = _TRIED.setdefault(model, {})
+    conditions = name, model.dtype, execution_device(model), str(model.config._attn_implementation)
+    if conditions not in known:
+        known[conditions] = trial()
+    return known[conditions]
+
+
 @torch.no_grad()
 def takes_shifted_rows(backbone: PreTrainedModel) -> bool:
     """Return whether a text that begins later in a row is read as the same text, tried on four tokens.
@@ -106,7 +118,7 @@ def takes_shifted_rows(backbone: PreTrainedModel) -> bool:
     ids = torch.arange(1, 5, device=device)[None]
     mask = torch.tensor([[0, 1, 1, 1]], device=device)
     positions = torch.tensor([[0, 0, 1, 2]], device=device)
-    return _reads_alike(backbone, ids, mask, positions, [1, 2, 3])
+    return tried(backbone, "rows", lambda: _reads_alike(backbone, ids, mask, positions, [1, 2, 3]))
 
 
 def has_window(backbone: PreTrainedModel) -> bool:
@@ -136,7 +148,7 @@ def takes_tree_mask(backbone: PreTrainedModel) -> bool:
     visible = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=device).bool()
     mask = torch.zeros(1, 1, 4, 4, dtype=dtype, device=device).masked_fill(~visible, torch.finfo(dtype).min)
     positions = torch.tensor([[0, 1, 1, 2]], device=device)
-    return _reads_alike(backbone, tokens, mask, positions, [0, 2, 3])
+    return tried(backbone, "tree", lambda: _reads_alike(backbone, tokens, mask, positions, [0, 2, 3]))
 
 
 def _reads_alike(backbone: PreTrainedModel, ids: Tensor, mask: Tensor, positions: Tensor, kept: list[int]) -> bool:

@@ -10,7 +10,7 @@ from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel,
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
-from hf_targets.backbones.generation import takes_shifted_rows
+from hf_targets.backbones.generation import takes_shifted_rows, tried
 from hf_targets.backbones.weight_access import execution_device, is_sharded
 from hf_targets.multitoken.drafting.cache import check_layers, has_state
 from hf_targets.multitoken.drafting.pass_inputs import PassInputs
@@ -78,7 +78,7 @@ def check_request(model: PreTrainedModel, input_ids: Tensor, config: GenerationC
         cause = "cache_implementation" if config.use_cache else "use_cache=False"
         raise ValueError(f"drafting takes a DynamicCache or a StaticCache in memory, got {kind}; leave out {cause}")
     check_layers(cache)
-    if has_state(own) and not continues_state(model):
+    if has_state(own) and not tried(model, "state", lambda: continues_state(model)):
         raise ValueError(
             "drafting needs a model that reads several tokens on from the state in its cache, and "
             f"{type(model).__name__} does not; decode without drafts"
