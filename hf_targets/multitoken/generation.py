@@ -38,8 +38,9 @@ from hf_targets.multitoken.drafting.request import LEARNT_PROMPTS, can_draft
 logger = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 4  # that "auto" takes of a match in the text by default
-AUTO_BRANCHES = 9  # of the trees that it tries: with 3 heads and a match 32 positions, which matrix units read at once
-_SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches")
+AUTO_BRANCHES = 9  # of the trees that it tries
+AUTO_NODES = 15  # of these on a CPU, where further ones cost more than they bring
+_SETTINGS = ("ensemble_weight", "draft_tokens", "draft_branches", "draft_nodes")
 _DECODERS = ("assistant_model", "custom_generate")
 _OF_SOURCE = ("inputs", "input_ids", "inputs_embeds", "attention_mask")
 
@@ -56,6 +57,7 @@ class HeadsGenerationMixin(GenerationMixin):
         ensemble_weight: float | None = None,
         draft_tokens: int | Literal["auto"] | None = None,
         draft_branches: int | None = None,
+        draft_nodes: int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Generate as `GenerationMixin` does, optionally from the ensemble of equation (13), with drafts, or both.
@@ -81,6 +83,8 @@ class HeadsGenerationMixin(GenerationMixin):
             draft_branches: Guesses kept at each of the k steps, all verified in one pass; None: 1, or what "auto" finds
                 to pay for a single text, 1 or 9. Several pay as long as further tokens of a pass cost little. With a
                 backbone that takes no tree mask, or an ensemble, drafts are chains; a log line then says so.
+            draft_nodes: The most tokens of a tree that are verified, the most probable ones of all steps; None: all, or
+                15 if "auto" drafts on a CPU. Source: EAGLE-2 (Li et al. 2024), section 4.2.
         Raises:
             ValueError: If a value is out of range, or drafting is combined with beams, another assistant, a cache
                 from which tokens cannot be dropped, attention weights or hidden states as output, or a backbone without
@@ -97,7 +101,8 @@ class HeadsGenerationMixin(GenerationMixin):
             draft_tokens = told["draft_tokens"]
         if draft_tokens not in (None, 0):
             draft_branches = told["draft_branches"] if draft_branches is None else draft_branches
-            kwargs["drafting"] = self._drafting(draft_tokens, draft_branches, given=kwargs)
+            draft_nodes = told["draft_nodes"] if draft_nodes is None else draft_nodes
+            kwargs["drafting"] = self._drafting(draft_tokens, draft_branches, draft_nodes, given=kwargs)
         elif draft_branches is not None and draft_branches != 1:
             raise ValueError(f"draft_branches={draft_branches} needs draft_tokens; give it, or leave it out")
         if self.backbone._is_stateful:
@@ -155,7 +160,9 @@ class HeadsGenerationMixin(GenerationMixin):
                 )
         return given
 
-    def _drafting(self, tokens: int | str, branches: int | None, *, given: dict[str, Any]) -> DraftSettings | None:
+    def _drafting(
+        self, tokens: int | str, branches: int | None, nodes: int | None, *, given: dict[str, Any]
+    ) -> DraftSettings | None:
         """Return the settings that were asked for; None if "auto" cannot draft here, which a log line says."""
         most, auto = self.config.ngram_size - 1, tokens == "auto"
         or_chain = auto and branches is None
@@ -165,8 +172,11 @@ class HeadsGenerationMixin(GenerationMixin):
                 f"draft_tokens must be in [1, {most}], as the model has {most} heads, got {tokens!r}; give 0 to draft "
                 'nothing, or "auto"'
             )
-        if type(branches) is not int or branches < 1:
-            raise ValueError(f"draft_branches must be an integer, 1 or more, got {branches}")
+        for name, value in (("draft_branches", branches), ("draft_nodes", 1 if nodes is None else nodes)):
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be an integer, 1 or more, got {value}")
+        if nodes is None and auto and self.device.type == "cpu":
+            nodes = AUTO_NODES
         problem = None
         if not self._supports_default_dynamic_cache() or self.backbone._is_stateful:
             problem = f"{type(self.backbone).__name__} has no dynamic key-value cache to remove rejected tokens from"
@@ -175,7 +185,9 @@ class HeadsGenerationMixin(GenerationMixin):
         elif getattr(self.prepare_inputs_for_generation, "__self__", self) is not self:
             problem = LEARNT_PROMPTS
         if problem is None:
-            return DraftSettings(most if auto else tokens, branches, auto=auto, or_chain=or_chain)
+            tokens = most if auto else tokens
+            nodes = tokens * branches if nodes is None else min(nodes, tokens * branches)
+            return DraftSettings(tokens, branches, nodes, auto=auto, or_chain=or_chain)
         if not auto:
             raise ValueError(f"{problem}; give draft_tokens=0")
         logger.info("Decoding without drafts: %s.", problem)
@@ -261,9 +273,9 @@ class HeadsGenerationMixin(GenerationMixin):
         drafting = self._without_branches(drafting, weight, len(input_ids))
         if drafting.auto and drafts is not None:
             self._auto_drafts = {} if self._auto_drafts is None else self._auto_drafts
-            most, branches = drafting.num_tokens, drafting.num_branches
-            sizes = {"lookup": drafts.num_tokens, "heads": most * (branches == 1 or drafting.or_chain)}
-            sizes["tree"] = most * branches * (branches > 1)
+            chain = drafting.num_tokens if drafting.num_branches == 1 or drafting.or_chain else 0
+            sizes = {"lookup": drafts.num_tokens, "heads": chain}
+            sizes["tree"] = drafting.num_nodes if drafting.num_branches > 1 else 0
             conditions = len(input_ids), self.dtype, str(input_ids.device), bool(weight), *sizes.values()
             auto = self._auto_drafts.setdefault((*conditions, *drafts.others), AutoDrafts(sizes, input_ids.device))
         least = 2 if drafting.num_tokens else None  # heads know better than one token does

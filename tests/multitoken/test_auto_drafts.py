@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from itertools import accumulate, cycle
+from itertools import accumulate, cycle, product
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Lfm2Config, StoppingCriteria, Sto
 from hf_targets import MultiTokenForCausalLM
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.outputs import DraftedGenerationOutput
-from hf_targets.multitoken.generation import AUTO_BRANCHES
+from hf_targets.multitoken.generation import AUTO_BRANCHES, AUTO_NODES
 from tests.choices import require_clear_choices
 from tests.tiny_models import TARGETS, left_padded, make_drafting_model, make_model, token_ids
 
@@ -33,7 +33,8 @@ def with_cost(model, cost, rows=1, branches=None):
     """Return a copy of a model that has measured what drafts cost."""
     model, most, asked = copy.copy(model), model.config.ngram_size - 1, branches
     branches = asked or (AUTO_BRANCHES if rows == 1 else 1)
-    sizes = {"lookup": 4, "heads": most * (asked is None or branches == 1), "tree": most * branches * (branches > 1)}
+    nodes = min(most * branches, AUTO_NODES) * (branches > 1)
+    sizes = {"lookup": 4, "heads": most * (asked is None or branches == 1), "tree": nodes}
     auto = AutoDrafts(sizes)
     for kind in auto.kinds.values():
         kind.seconds, kind.cost = [1.0] * 4, cost
@@ -68,12 +69,13 @@ def test_whatever_the_clock_says_the_greedy_text_is_the_plain_one(cost, seconds,
 
 
 def test_a_sampled_row_draws_the_text_and_the_numbers_of_the_plain_one(drafted):
-    model, ids = with_cost(make_drafting_model("gpt2"), 0.0), token_ids(1, 5).repeat(1, 3)
-    for seed in range(3):
+    ids = token_ids(1, 5).repeat(1, 3)
+    for seed, branches in product(range(3), (None, 1)):
+        model = with_cost(make_drafting_model("gpt2"), 0.0, branches=branches)
         options, states = {**SAMPLED, "eos_token_id": [*range(1, 4)], "max_new_tokens": 30}, []
-        for draft_tokens in (None, "auto"):
+        for drafts in ({}, {"draft_tokens": "auto", "draft_branches": branches}):
             torch.manual_seed(seed)
-            text = model.generate(ids, draft_tokens=draft_tokens, **options)
+            text = model.generate(ids, **drafts, **options)
             states.append((text, torch.random.get_rng_state()))
         assert all(torch.equal(*pair) for pair in zip(*states, strict=True))
     assert {"lookup", "heads", "tree"} <= {*drafted}

@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
+from hf_targets.backbones.generation import takes_tree_mask
 from hf_targets.multitoken.drafting.outputs import DraftedGenerationOutput
 from tests.tiny_models import HEADS_OF_FAMILIES, left_padded, make_backbone, make_drafting_model, make_model, token_ids
 
@@ -204,6 +205,14 @@ def test_a_text_may_fill_all_positions():
         assert torch.equal(model.generate(ids, attention_mask=mask, draft_tokens=3, **drafts, **wanted), expected)
 
 
+def test_whether_a_backbone_reads_trees_is_tried_once_for_each_type_of_it():
+    model, read = copy.deepcopy(make_drafting_model("llama")), []
+    model.backbone.base_model.register_forward_pre_hook(lambda *_: read.append(model.dtype))
+    for dtype in (torch.float32, torch.float32, torch.float64, torch.float32):
+        assert takes_tree_mask(model.to(dtype).backbone)
+    assert read == [torch.float32] * 2 + [torch.float64] * 2
+
+
 def test_a_backbone_with_a_window_drafts_chains_and_says_so(caplog):
     model, ids = make_drafting_model("gpt_neo", "embedding"), token_ids(1, 5)
     wanted = {"draft_tokens": 3, "return_dict_in_generate": True, **GREEDY}
@@ -278,6 +287,7 @@ def bad(model, match, **wanted):
         ({"draft_tokens": -1}, "draft_tokens must be in"),
         ({"draft_tokens": 1.5}, "draft_tokens must be in"),
         ({"draft_tokens": 1, "draft_branches": 0}, "draft_branches"),
+        ({"draft_tokens": 1, "draft_nodes": 0}, "draft_nodes"),
         ({"draft_branches": 2}, "needs draft_tokens"),
         ({"draft_tokens": "always"}, "got 'always'"),
         ({"draft_tokens": 2, "assistant_early_exit": 1}, "assistant_early_exit"),
@@ -304,7 +314,7 @@ def test_what_cannot_be_drafted_is_refused(wanted, told):
     [
         {"draft_tokens": 3},
         {"draft_tokens": 3, "draft_branches": 3},
-        {"draft_tokens": 3, "draft_branches": 3, "prompt_lookup_num_tokens": 5},
+        {"draft_tokens": 3, "draft_branches": 3, "draft_nodes": 5, "prompt_lookup_num_tokens": 5},
         {"draft_tokens": "auto"},
     ],
     ids=str,

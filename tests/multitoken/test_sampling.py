@@ -47,7 +47,7 @@ def check(draws, expected):
     "how",
     [
         {},
-        {"draft_branches": 3},
+        {"draft_branches": 3, "draft_nodes": 4},
         {"prompt_lookup_num_tokens": 2},
         {"ensemble_weight": 0.4},
         {"custom_generate": draft()},

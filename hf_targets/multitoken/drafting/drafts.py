@@ -1,10 +1,12 @@
 """Drafts: the tokens that heads guess, or that were found in a text, after the next token; a chain or a tree."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -18,12 +20,14 @@ class DraftSettings:
     Attributes:
         num_tokens: k, the most tokens that heads 1 to k, or an assistant, draft.
         num_branches: Guesses kept at each step of a tree; 1 drafts a chain.
+        num_nodes: The most tokens of a tree.
         auto: Whether a pass may draft less, or tokens looked up in the text, as `AutoDrafts` decides.
         or_chain: Whether it also decides between the tree and a chain.
     """
 
     num_tokens: int
     num_branches: int = 1
+    num_nodes: int = sys.maxsize
     auto: bool = False
     or_chain: bool = False
 
@@ -178,6 +182,7 @@ def draft_tree(
     next_tokens: Int[Tensor, "rows"],
     count: int,
     branches: int,
+    nodes: int = sys.maxsize,
 ) -> Draft:
     """Draft a tree: the `branches` most probable continuations of each length up to `count`.
 
@@ -186,6 +191,7 @@ def draft_tree(
 
     Args:
         hidden: The hidden states that predicted `next_tokens`.
+        nodes: The most tokens of the tree; those of all levels are kept that are most probable.
     """
     rows = next_tokens.shape[0]
     if count < 1:
@@ -194,7 +200,7 @@ def draft_tree(
     at_once = None if model.sequential else model.parallel_logits(states)
     drafted = next_tokens[:, None, None]  # (rows, paths, n): the tokens on each path, the next token first
     scores = torch.zeros(rows, 1, device=hidden.device)
-    parents, tokens, depths = [], [], []
+    parents, tokens, depths, probabilities = [], [], [], []
     first_position = 0  # of the previous level
     for n in range(1, count + 1):
         paths = drafted.shape[1]
@@ -212,7 +218,26 @@ def draft_tree(
         drafted = torch.cat([before, token[..., None]], dim=2)
         parents.append(first_position + parent)
         tokens.append(token)
+        probabilities.append(scores.exp())
         depths += [n] * token.shape[1]
         first_position = 1 + len(depths) - token.shape[1]
     drafted = torch.cat(tokens, dim=1)
-    return Draft(drafted, torch.cat(parents, dim=1), depths, torch.ones_like(drafted, dtype=torch.bool))
+    draft = Draft(drafted, torch.cat(parents, dim=1), depths, torch.ones_like(drafted, dtype=torch.bool))
+    return draft if nodes >= len(depths) else _pruned(draft, torch.cat(probabilities, dim=1), nodes)
+
+
+def _pruned(draft: Draft, probabilities: Float[Tensor, "rows nodes"], count: int) -> Draft:
+    """Return a tree of `count` nodes: those that are most probable, on average over the rows.
+
+    A node is no more probable than its parent. In a row that differs from the average it may lose its parent
+    nevertheless; it then exists there no longer, nor do nodes after it.
+    """
+    kept = probabilities.mean(dim=0).argsort(descending=True, stable=True)[:count].sort().values
+    places = torch.full((1 + len(draft.depths),), -1, device=kept.device)
+    places[0] = 0
+    places[1 + kept] = torch.arange(1, 1 + count, device=kept.device)
+    parents, depths = places[draft.parents[:, kept]], [draft.depths[node] for node in kept.tolist()]
+    exists, parents = parents >= 0, parents.clamp(min=0)
+    for _ in range(max(depths)):
+        exists = exists & F.pad(exists, (1, 0), value=True).gather(1, parents)
+    return Draft(draft.tokens[:, kept], parents, depths, exists)

@@ -192,9 +192,10 @@ class DraftingLoop:
             if self._kind == "plain" or (asked and branches == len(found) == 1):
                 found = []
         count = min(asked, most)
-        if self._longest is not None:  # a tree takes a slot for each branch
-            branches = min(branches, (room - max((len(one.tokens) for one in found), default=0)) // max(count, 1))
-        draft = self._draft_of_heads(count, branches)
+        nodes = self.settings.num_nodes
+        if self._longest is not None:  # a tree takes a slot for each node
+            nodes = min(nodes, room - max((len(one.tokens) for one in found), default=0))
+        draft = self._draft_of_heads(count, branches if nodes > 0 else 1, nodes)
         kept = draft.num_sure or [0] * len(rows.numbers)
         if lookup is not None and self.auto is None and not draft.is_tree:
             tokens = draft.tokens.tolist() if any(kept) else [[]] * len(kept)
@@ -213,7 +214,7 @@ class DraftingLoop:
         shortest = min(len(one.tokens) for one in found)
         return [one._replace(tokens=one.tokens[:shortest]) for one in found]
 
-    def _draft_of_heads(self, count: int, branches: int) -> Draft:
+    def _draft_of_heads(self, count: int, branches: int, nodes: int) -> Draft:
         rows, config = self._rows, self.config
         if self._assistant is not None and count > 0:
             return self._assistant.draft(rows.ids[rows.active], rows.lengths[rows.active], rows.active, count)
@@ -221,7 +222,7 @@ class DraftingLoop:
             return empty_draft(len(rows.active), rows.active.device)
         known = self._heads, self._hidden, rows.last_tokens()[:, 0], count
         if branches > 1:
-            return draft_tree(*known, branches)
+            return draft_tree(*known, branches, nodes)
         threshold = 0.4 if config.assistant_confidence_threshold is None else config.assistant_confidence_threshold
         return draft_chain_as_text(
             *known,

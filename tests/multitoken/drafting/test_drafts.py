@@ -151,6 +151,26 @@ def test_a_level_of_a_tree_holds_the_best_continuations_of_the_level_before(sequ
         assert draft.depths == [n for n, level in enumerate(levels, start=1) for _ in level]
 
 
+@given(seed=seeds, count=st.integers(1, HEADS), branches=st.integers(1, 6), nodes=st.integers(1, 18))
+def test_the_nodes_that_a_tree_keeps_are_its_most_probable_ones(seed, count, branches, nodes):
+    model, (hidden, next_tokens) = Tables(seed, sequential=True), start(seed)
+    levels = [grow(model, hidden[row], int(next_tokens[row]), count, branches) for row in range(ROWS)]
+    for row in range(ROWS):
+        best = sorted((one for level in levels[row] for one in level), key=lambda one: -one[1])
+        assume_order([score for _, score in best[: nodes + 1]])
+        draft = draft_tree(model, hidden[row : row + 1], next_tokens[row : row + 1], count, branches, nodes)
+        assert draft.exists.all()
+        assert sorted(paths_of(draft, 0)) == sorted(path for path, _ in best[:nodes])
+        assert draft.depths == list(map(len, paths_of(draft, 0)))
+    kept = draft_tree(model, hidden, next_tokens, count, branches, nodes)
+    assert len(kept.depths) == min(nodes, sum(map(len, levels[0])))
+    for row in range(ROWS):
+        known = {(): 0} | {path: at + 1 for at, path in enumerate(paths_of(kept, row)) if kept.exists[row, at]}
+        assert len(known) == 1 + kept.exists[row].sum()
+        grown = {()} | {path for level in levels[row] for path, _ in level}
+        assert {path[:-1] for path in known if path} <= known.keys() <= grown
+
+
 def test_a_tree_of_one_branch_is_the_chain():
     model, (hidden, next_tokens) = Tables(1, sequential=True), start(1)
     tree = draft_tree(model, hidden, next_tokens, HEADS, 1)
