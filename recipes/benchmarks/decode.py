@@ -37,7 +37,12 @@ class Setup(DraftText):
     num_prompts: int = field(default=16, metadata={"help": "Prompts."})
     max_new_tokens: int = field(default=96, metadata={"help": "Tokens to generate for each."})
     batch_sizes: list[int] = field(default_factory=lambda: [1, 8], metadata={"help": "Prompts at once."})
+    ways: list[str] = field(
+        default_factory=lambda: ["prompt lookup", "chain", "tree", "auto", "chain and lookup", "ensemble, no drafts"],
+        metadata={"help": "Beside plain decoding; also: tree and lookup."},
+    )
     branches: int = field(default=3, metadata={"help": "Branches of the draft trees."})
+    nodes: int | None = field(default=None, metadata={"help": "The most tokens of a draft tree; None: all."})
     lookup_tokens: int = field(default=5, metadata={"help": "Most tokens that prompt lookup adds."})
     ensemble_weight: float = field(default=0.2, metadata={"help": "Lambda of the ensemble that is timed."})
     sampling_temperature: float | None = field(
@@ -59,16 +64,17 @@ def methods_of(setup: Setup, device: torch.device) -> dict[str, DecodingMethod]:
         model = MultiTokenForCausalLM.from_pretrained(folder, dtype=setup.dtype).eval()
         model.to(device)  # pyright: ignore[reportArgumentType]
         if not methods:
-            methods = {
-                "plain": DecodingMethod(model.backbone, {}),
-                "prompt lookup": DecodingMethod(model.backbone, lookup),
-            }
+            methods = {"plain": DecodingMethod(model.backbone, {})}
+            if "prompt lookup" in setup.ways:
+                methods["prompt lookup"] = DecodingMethod(model.backbone, lookup)
         draft = {"draft_tokens": model.config.ngram_size - 1}
-        kinds = {"chain": draft, "tree": {**draft, "draft_branches": setup.branches}, "auto": {"draft_tokens": "auto"}}
+        tree = {**draft, "draft_branches": setup.branches, "draft_nodes": setup.nodes}
+        kinds = {"chain": draft, "tree": tree, "auto": {"draft_tokens": "auto"}}
         if kind == "wdr":
             kinds["chain and lookup"] = {**draft, **lookup}
+            kinds["tree and lookup"] = {**tree, **lookup}
             kinds["ensemble, no drafts"] = {"ensemble_weight": setup.ensemble_weight}
-        for how, arguments in kinds.items():
+        for how, arguments in ((how, arguments) for how, arguments in kinds.items() if how in setup.ways):
             methods[f"{folder.name}, {how}"] = DecodingMethod(model, arguments, f"{kind}, {how}")
     if setup.sampling_temperature is not None:
         sampled = {"do_sample": True, "temperature": setup.sampling_temperature, "top_k": 0}
