@@ -151,7 +151,8 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
                 too. They may be fewer than the chunks; those of a chunk that is not whole are not read. None: none.
             neighbor_mask: Of the same shape, 0 at padding and where a neighbour is missing; None: all are there.
         Raises:
-            ValueError: If neighbours have another shape or other ids, or the cache was filled without them.
+            ValueError: If neighbours have another shape or other ids, or are of fewer chunks than a text that is
+                trained on, or the cache was filled without them.
         """
         if labels is None and kwargs.get("shift_labels") is None:
             num_items_in_batch = None  # Trainer smooths labels itself, and leaves the count
@@ -160,6 +161,8 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
             memory = None if past_key_values is None else _memory_of(past_key_values)
             text = check_shapes(input_ids, inputs_embeds)
             reading = self._reading(text, attention_mask, neighbor_ids, neighbor_mask, memory)
+            if self.training and labels is not None:
+                self._check_chunks(text, attention_mask, neighbor_ids.shape[1])
         elif self.training and labels is not None and not any(p.requires_grad for p in self.backbone.parameters()):
             raise ValueError(
                 "the new layers are trained with neighbor_ids, and there are none; see ChunkNeighbors.add_to"
@@ -191,6 +194,17 @@ class RetroForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Generation
             past = 0 if memory is None else memory.get_seq_length()
             mask = torch.ones(len(text), past + text.shape[1], device=text.device)
         return Reading(self, ids, keep.bool(), mask.bool(), memory)
+
+    def _check_chunks(self, text: Tensor, mask: Any, count: int) -> None:
+        """Raise an error if neighbours are of fewer chunks than a text: of longer ones, they tell what is to come."""
+        size, length = self.config.chunk_length, text.shape[1]
+        if count < length // size and mask is not None and mask.ndim == 2:
+            length = int(mask.sum(dim=1).max())
+        if count < length // size:
+            raise ValueError(
+                f"the text has {length // size} whole chunks of chunk_length={size} tokens, and neighbor_ids are of "
+                f"{count}; ChunkNeighbors(..., chunk_length={size}) finds one for each"
+            )
 
     def _read_neighbors(self, number: int, layer: nn.Module, args: Any, output: Any) -> Any:
         """Return the output of a chosen layer with what neighbours add: a hook of that layer."""

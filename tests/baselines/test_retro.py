@@ -265,5 +265,9 @@ def test_what_it_cannot_read_is_refused_in_words():
             RetroForCausalLM.from_base(make_backbone(family), **fields)
     with pytest.raises(ValueError, match="neighbor_ids"):
         make_retro().train()(ids, labels=ids)
+    of_first = {name: part[:, :1] for name, part in given.items()}
+    with pytest.raises(ValueError, match="the text has 2 whole chunks of chunk_length=4 tokens"):
+        make_retro().train()(ids, labels=ids, **of_first)
+    make_retro().train()(ids, (torch.arange(9) < 7).expand(2, -1).long(), labels=ids, **of_first)  # a chunk and padding
     with pytest.raises(ValueError, match="DynamicCache"):
         model.generate(ids, retrieve=retrieve, cache_implementation="static", **NEW)
