@@ -129,6 +129,11 @@ class StoredStates(torch.utils.data.Dataset):
         read = [name for name in rows.column_names if name not in ("labels", "num_words")]
         tokens = rows.with_format(None).select_columns(read)
         ids = tokens["input_ids"][:]
+        if len({*map(len, ids)}) != 1:
+            raise ValueError(
+                f"rows must have one length, and theirs is of {min(map(len, ids), default=0)} to "
+                f"{max(map(len, ids), default=0)} tokens; pack_blocks cuts texts into such rows"
+            )
         shape = len(ids), len(ids[0]), model.get_output_embeddings().weight.shape[1]  # pyright: ignore
         size = shape[0] * shape[1] * shape[2]
         file = Path(folder, f"states-{_digest(model, tokens[:])}.bin")

@@ -27,7 +27,10 @@ class MultiTokenMaskedTrainingArguments(MultiTokenTrainingArguments):
     )
     exact_mask_counts: bool = field(
         default=False,
-        metadata={"help": "Mask round(mask_share length) tokens of each row, special ones too, as CrammedBERT does."},
+        metadata={
+            "help": "Mask round(mask_share length) tokens of each row, special ones too, as CrammedBERT does; not in "
+            "evaluations, whose figures then compare."
+        },
     )
     ensemble_weights: list[float] = field(
         default_factory=lambda: [0.0], metadata={"help": "Must be 0 alone: a masked model has no ensemble."}
@@ -102,7 +105,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     def evaluation_collator(self) -> Any:
         """The collator that masks the same tokens in each evaluation; one that was given, but ours, as it is."""
         ours = self.data_collator
-        if not isinstance(ours, MaskingCollator):
+        if type(ours) is not MaskingCollator:
             return ours
         return MaskingCollator(ours.tokenizer, ours.share, seed=EVALUATION_SEED)
 

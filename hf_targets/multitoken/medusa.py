@@ -97,7 +97,9 @@ def load_medusa_heads(
     base = load_base(base, backbone_kwargs)
     output = output_embedding(base)
     matrices = {in_file for name, in_file in names.items() if name.startswith("outputs.")}
-    copies = output.bias is None and all(torch.equal(tensors[key].to(output.weight), output.weight) for key in matrices)
+    copies = output.bias is None and call_inside(
+        output, lambda weight, _: all(torch.equal(tensors[key].to(weight), weight) for key in matrices)
+    )
     own = bool(matrices) and not copies
     loaded = {name: in_file for name, in_file in names.items() if own or in_file not in matrices}
     fields = {"ngram_size": num_heads + 1, "head_bias": _BIAS.format(0) in names, "separate_output_heads": own}

@@ -236,12 +236,14 @@ class MultiTokenTrainer(TargetTrainer):
         with the phase. Optimizers and callbacks that were given to this trainer are not used.
         """
         assert self.model is not None
-        trainer = _HeadsAlone(
+        kind: Any = type("_HeadsAlone", (_HeadsAlone, type(self)), {})  # with this class's loss and batches
+        trainer = kind(
             model=self.model,
             args=_arguments_of_heads(self.args, num_steps, self.new_parts_learning_rate),
             train_dataset=self.train_dataset,
             data_collator=self.data_collator,
             processing_class=self.processing_class,
+            compute_metrics=self.compute_metrics,
         )
         own = vars(self.model).get("forward")
         trainer.train()

@@ -1,5 +1,7 @@
 """Trainers of encoder-decoder models: with heads, and without; figures by hand."""
 
+import copy
+
 import pytest
 import torch
 from datasets import Dataset
@@ -7,6 +9,7 @@ from torch.nn import functional as F
 from transformers import DataCollatorForSeq2Seq
 
 from hf_targets import (
+    MultiTokenForSeq2SeqLM,
     MultiTokenSeq2SeqTrainer,
     MultiTokenSeq2SeqTrainingArguments,
     MultiTokenTrainer,
@@ -67,6 +70,26 @@ def test_an_evaluation_reports_the_perplexity_of_every_weight(tokens, tmp_path):
     plain = make(heads=False)
     expected = torch.tensor(nlls_by_hand(plain)).exp().item()
     assert trainer_of(plain, tmp_path).evaluate()["eval_perplexity"] == pytest.approx(expected, rel=1e-4)
+
+
+class Counts(MultiTokenSeq2SeqTrainer):
+    steps = 0
+
+    def compute_loss(self, *args, **kwargs):
+        Counts.steps += 1
+        return super().compute_loss(*args, **kwargs)
+
+
+def test_new_heads_on_a_trained_model_learn_alone_first_by_the_loss_of_a_class_of_ones_own(tmp_path):
+    make(heads=False).save_pretrained(tmp_path / "base")
+    model = MultiTokenForSeq2SeqLM.from_base(tmp_path / "base", ngram_size=3)
+    trainer = trainer_of(model, tmp_path, Counts)
+    backbone = copy.deepcopy(model.backbone.state_dict())
+    trainer._train_heads_alone(trainer._head_warmup_steps)
+    assert all(torch.equal(value, backbone[name]) for name, value in model.backbone.state_dict().items())
+    assert not model.heads.are_new and Counts.steps == 3
+    trainer.train()
+    assert any(not torch.equal(value, backbone[name]) for name, value in model.backbone.state_dict().items())
 
 
 def test_batches_have_at_most_so_many_tokens_and_every_pair_once(tmp_path):
