@@ -14,6 +14,7 @@ _STRAIGHT, _DOUBLE, _OPENS, _CLOSES = '"', '"\u201c\u201d\u201e\u201f\u00ab\u00b
 _ALIKE = str.maketrans(dict.fromkeys(_DOUBLE, _STRAIGHT) | dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc", "'"))
 _ELLIPSIS = re.compile(r"\[?(?:\.\.\.+|\u2026)\]?")
 _EDGES = " .,;:!?\u2026\"'"
+_LETTERS_AFTER = regex.compile(r"(?:\[\d{1,9}\])+([\p{L}\p{M}\p{N}]+)")  # as in "bank[1]er"
 _PIECE = 2
 """Words that a piece of a spliced span has at least."""
 
@@ -24,6 +25,7 @@ class MarkedSpan:
 
     Attributes:
         start, end: Its characters in the answer, without quotation marks and markers.
+        text: These, and what goes on with the last word of a phrase behind a marker that is not a part of it.
         markers: Numbers of the documents that it names, from 1.
     """
 
@@ -151,8 +153,9 @@ def _marked_phrases(answer: str, phrases: Iterable[tuple[int, int]]) -> Iterator
             text = text[: found.start()].rstrip()
         markers = tuple(numbers) or _markers_after(answer, end)
         if markers and re.search(r"\w", text):
-            begin = start + len(text) - len(text.lstrip())
-            yield MarkedSpan(begin, start + len(text), text.lstrip(), markers)
+            begin, stop = start + len(text) - len(text.lstrip()), start + len(text)
+            goes_on = _LETTERS_AFTER.match(answer, end) if not numbers and _in_word(answer[end - 1] * 2) else None
+            yield MarkedSpan(begin, stop, text.lstrip() + (goes_on[1] if goes_on else ""), markers)
 
 
 def _verdict(span: MarkedSpan, documents: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerBase
 
 from hf_targets.data.words import check_texts
-from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner
+from hf_targets.phrases.mining.miner import MarkablePhrases, PhraseMiner, is_in_a_word
 from hf_targets.phrases.vocabulary.tokenization import text_mid_text, tokenize_mid_text
 from hf_targets.phrases.vocabulary.vocabulary import PhraseSpan, PhraseVocabulary
 
@@ -72,19 +72,21 @@ def mark_sources(
     """Return a text with a marker after each phrase, of the document that it comes from, and where phrases then are.
 
     So phrases without markers cite too, and no model of inference is needed to know which document a phrase was in.
-    Where a phrase follows another of the same document directly, one marker stands after both.
+    Where a phrase follows another of the same document directly, one marker stands after both. A phrase whose last word
+    goes on in the text, as "bank" in "banker", is left out: the document does not have that word.
 
     Args:
         text: Generated.
         spans: Its phrases, from `PhraseVocabulary.spans`.
         numbers: Of documents, by name; phrases of other documents, and those without a source, get no marker.
-    Returns: The phrases by the characters of the marked text, without their markers.
+    Returns: The marked text, and the phrases by its characters, without their markers.
 
     >>> from hf_targets.phrases.vocabulary.sources import PhraseSource
     >>> spans = [PhraseSpan(2, 10, 9, " the mat", (PhraseSource("cats", 11, 18),))]
     >>> mark_sources("on the mat.", spans, {"cats": 1})[0]
     'on the mat[1].'
     """
+    spans = [span for span in spans if not is_in_a_word(text, span.end)]
     parts, moved, written, shift = [], [], 0, 0
     for index, span in enumerate(spans):
         number = _number(span, numbers)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hf_targets.backbones.weight_access import execution_device
 from hf_targets.phrases.decoding.table import PhraseTable
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 from hf_targets.retrieval.disk_index import DiskIndex
@@ -80,6 +81,8 @@ class PhraseDatastore:
             ValueError: If the model's encoder is another one, or the vocabulary has changed.
         """
         check_fingerprint("the datastore", model.phrase_fingerprint(self.vocabulary), self.fingerprint)
-        tables = (self.inputs, self.outputs) if self.index is not None else (self.inputs.float(), self.outputs.float())
-        slots = torch.arange(len(self.outputs))[None]
+        device, tables = execution_device(model), (self.inputs, self.outputs)
+        if self.index is None:
+            tables = (self.inputs.to(device).float(), self.outputs.to(device).float())
+        slots = torch.arange(len(self.outputs), device=device)[None]
         return PhraseTable([self.vocabulary], *tables, slots, torch.ones_like(slots, dtype=torch.bool))

@@ -104,6 +104,11 @@ class PhraseDatastoreBuilder:
             )
         self.folder, self.documents, self.tokenizer = Path(folder), documents, tokenizer
         self.sizes = _sizes(len(documents), rows_per_shard)
+        if "id" in documents.column_names and (names := len(documents.unique("id"))) < len(documents):
+            raise ValueError(
+                f"each document must have an id of its own, got {names} ids of {len(documents)} documents; rename "
+                "them, or leave out the column"
+            )
         self.steps: list[Step] = []
         self._ways = {"workers": workers, "gpus": gpus}
         cut = {"is_one_text": is_one_text, "passage_words": passage_words, "rows_per_shard": rows_per_shard}

@@ -78,6 +78,11 @@ def test_white_space_and_kinds_of_marks_do_not_count_and_letters_do(answer, foun
     assert verdicts(answer, iter(DOCUMENTS)) == found
 
 
+@pytest.mark.parametrize(("answer", "verdict"), [("is red[1]", "right"), ("is red[1]dish", "fabricated")])
+def test_a_phrase_whose_word_goes_on_behind_its_marker_is_fabricated(answer, verdict):
+    assert getattr(check_quotes(answer, DOCUMENTS, phrases=[(0, 6)]), verdict)
+
+
 def test_markers_without_a_span_are_counted_and_spans_say_where_they_are():
     checked = check_quotes('It sank [1]. " boat is red "[1][2]', DOCUMENTS)
     [span] = checked.misattributed

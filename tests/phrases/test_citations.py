@@ -46,6 +46,8 @@ def test_markers_stand_after_phrases_and_once_after_neighbours_of_one_document()
     assert mark_sources(text, spans, {"a": 1, "b": 2})[0] == "the cat sat[2] on a mat[1]"
     assert mark_sources(text, spans, {"a": 1, "c": 3, "b": 2})[0] == "the cat[2] sat[3] on a mat[1]"
     assert mark_sources(text, spans, {})[0] == text
+    marked, [kept] = mark_sources("the bank, a banker", [span(3, 8, "a"), span(11, 16, "a")], {"a": 1})
+    assert (marked, marked[kept.start : kept.end]) == ("the bank[1], a banker", " bank")
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.sampled_from("abc"))))

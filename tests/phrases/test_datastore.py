@@ -13,6 +13,7 @@ from hf_targets import ForwardMaximumMatching, WordNgrams
 from hf_targets.data.passages import clean_text, passages_of
 from hf_targets.phrases import datastore_shards
 from hf_targets.phrases.datastore import PhraseDatastore
+from hf_targets.phrases.datastore_builder import PhraseDatastoreBuilder
 from hf_targets.phrases.mining.miner import MinedText
 from tests.phrases.datastores import MINED, assert_equal, build, builder, documents, load_model, save_model
 
@@ -55,6 +56,12 @@ def test_the_phrases_are_those_of_one_count_over_all_passages_whatever_the_shard
     for size in (7, 1000):
         found = mined(tmp_path / str(size), model, ["words", "fmm"], rows_per_shard=size)
         assert found == expected and list(found) == order
+
+
+def test_documents_of_one_id_are_refused_before_any_of_them_is_lost(model, tmp_path):
+    twice = documents(3).select_columns("text").add_column("id", ["a", "b", "a"])
+    with pytest.raises(ValueError, match="got 2 ids of 3 documents"):
+        PhraseDatastoreBuilder(tmp_path, twice, AutoTokenizer.from_pretrained(model))
 
 
 def test_a_datastore_gives_a_model_the_embeddings_that_it_would_make(built, model):

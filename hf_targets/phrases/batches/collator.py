@@ -199,7 +199,7 @@ class PhraseCollator:
         return ids.tolist(), targets.tolist()
 
     def _phrased(self, ids: list[int], labels: list[int], feature: Mapping[str, Any]) -> PhrasedText:
-        candidates = np.asarray(self.miner.spans(TokenizedText.from_ids(ids, self.tokenizer)))
+        candidates = np.asarray(self.miner.spans(TokenizedText.from_ids(ids, self.tokenizer)), np.int64).reshape(-1, 2)
         barred = np.array([id_ in self._special_ids for id_ in ids]) | (np.array(labels) == IGNORED)
         usable = usable_spans(candidates, barred, self.max_tokens)
         seed = feature.get(SEED_COLUMN)

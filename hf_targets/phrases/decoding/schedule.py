@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import index
+from numbers import Integral
 
 from hf_targets.phrases.vocabulary.vocabulary import PhraseVocabulary
 
@@ -79,9 +79,9 @@ class PhraseFeed:
 def checked_count(schedule: PhraseCount, num_tokens: int, num_phrases: int) -> int:
     """Return how many phrases a schedule makes available after so many tokens."""
     count = schedule(num_tokens, num_phrases)
-    if not 0 <= count <= num_phrases:
+    if not isinstance(count, Integral) or not 0 <= count <= num_phrases:
         raise ValueError(
-            f"a phrase schedule must return a number of phrases in [0, {num_phrases}], got {count!r} after "
+            f"a phrase schedule must return a whole number of phrases in [0, {num_phrases}], got {count!r} after "
             f"{num_tokens} tokens"
         )
-    return index(count)
+    return int(count)

@@ -58,7 +58,7 @@ class PhraseTable:
         in_order = slots.ndim == 1 and len(slots) == len(self.outputs)
         if in_order and torch.equal(slots, torch.arange(len(slots), device=slots.device)):
             return self.outputs
-        return self.outputs[slots]
+        return self.outputs[slots.to(self.outputs.device)]
 
     @cached_property
     def _all_exist(self) -> bool:
@@ -145,7 +145,8 @@ class PhraseTable:
         is_phrase = ids >= self.vocab_size
         slots = (ids - self.vocab_size).clamp(min=0, max=self.num_slots - 1)
         chosen = self._per_row(self.slots, len(ids)).gather(1, slots)
-        return torch.where(is_phrase[..., None], F.embedding(chosen, self.inputs).to(tokens.dtype), tokens)
+        embedded = F.embedding(chosen.to(self.inputs.device), self.inputs)  # a datastore's stay in a file
+        return torch.where(is_phrase[..., None], embedded.to(tokens), tokens)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the phrases' logits (batch, time, P) at hidden states (batch, time, d); -inf where a row has none."""
@@ -166,7 +167,8 @@ class PhraseTable:
         assert self._index is not None
         queries = with_ones(hidden.reshape(-1, hidden.shape[-1]), self.output_rows)
         slots = self._index.search(queries, self._num_neighbours)[1]
-        scores = torch.einsum("qd,qkd->qk", queries, self.output_rows[slots.clamp(min=0)].to(queries.dtype))
+        found = self.output_rows[slots.clamp(min=0).to(self.output_rows.device)]
+        scores = torch.einsum("qd,qkd->qk", queries, found.to(queries))
         logits = hidden.new_full((len(slots), self.num_slots), -torch.inf)
         # a slot of -1 is written to the position of the first found, with its score
         first, best = slots[:, :1].clamp(min=0), scores[:, :1]

@@ -125,7 +125,7 @@ class MarkablePhrases:
         starts, ends = text.offsets[spans[:, 0], 0], text.offsets[spans[:, 1] - 1, 1]
         before, after = np.searchsorted(stops, starts), np.searchsorted(stops, ends)
         parted = np.array([False, *self._parted(text), False])
-        in_words = np.array([_is_in_a_word(text.text, end) for end in text.offsets[:, 1].tolist()], bool)
+        in_words = np.array([is_in_a_word(text.text, end) for end in text.offsets[:, 1].tolist()], bool)
         cites = np.array([found.span() for found in _CITATION.finditer(text.text)], np.int64).reshape(-1, 2)
         keep = (before == after) & ~parted[spans[:, 0]] & ~parted[spans[:, 1]]
         keep &= np.searchsorted(cites[:, 1], starts, side="right") == np.searchsorted(cites[:, 0], ends)
@@ -138,7 +138,7 @@ class MarkablePhrases:
         return [begin < end and not text.text[begin].isascii() for begin, end in zip(begins, ends, strict=True)]
 
 
-def _is_in_a_word(text: str, end: int) -> bool:
+def is_in_a_word(text: str, end: int) -> bool:
     """Return whether a word goes on at a position."""
     pair = text[end - 1 : end + 1]
     return len(pair) == 2 and pair.isalnum() and unicodedata.east_asian_width(pair[0]) not in "WF"

@@ -160,9 +160,9 @@ class PhraseVocabulary(PhraseStore):
             if len(ids) < 2 or not self._special_ids.isdisjoint(ids):
                 rule = "no special token in it" if len(ids) > 1 else "two tokens or more"
                 tokens = self.tokenizer.convert_ids_to_tokens(ids)
+                other = "" if len(ids) > 1 else ", or give single_tokens='skip'"
                 raise ValueError(
-                    f"a phrase must have {rule}, and the tokens of {form!r} are {tokens}; leave it out, or give "
-                    "single_tokens='skip'"
+                    f"a phrase must have {rule}, and the tokens of {form!r} are {tokens}; leave it out{other}"
                 )
             found.append((ids, origins))
         return self.add_token_ids([ids for ids, _ in found], sources=[origins for _, origins in found])
