@@ -107,8 +107,8 @@ def find_documents(setup: Setup) -> dict[str, str]:
 
 def main(setup: Setup) -> None:
     """Generate, print the text, its statistics and its sources, and write the page."""
-    lines = [] if setup.phrases is None else Path(setup.phrases).read_text(encoding="utf-8").splitlines()
-    lines = [line for line in lines if line.strip()]
+    lines = [] if setup.phrases is None else Path(setup.phrases).read_text(encoding="utf-8-sig").splitlines()
+    lines = [line.strip() for line in lines if line.strip()]
     documents = find_documents(setup)
     model: Any = DynamicVocabForCausalLM.from_pretrained(setup.model).eval().to(PartialState().device)
     tokenizer = AutoTokenizer.from_pretrained(setup.model)

@@ -59,9 +59,7 @@ class Setup(BlockSettings):
     )
     phrases: str | None = field(
         default="words",
-        metadata={
-            "help": 'Runs of "words" or "tokens", "fmm" (frequent phrases), "chunks", "parsing". None: a plain model.'
-        },
+        metadata={"help": 'Runs of "words" or "tokens", "fmm" (frequent ones), "chunks", "parsing". None: plain.'},
     )
     parser_models: str | None = field(default=None, metadata={"help": "Folder of a stanza pipeline, for parsing."})
     fmm_min_count: int = field(default=10, metadata={"help": "How often a phrase must stand in the text, for fmm."})
@@ -76,6 +74,12 @@ class Setup(BlockSettings):
     num_successors: int = field(default=2, metadata={"help": "Tokens behind a phrase that make negatives, at most."})
     lora_rank: int | None = field(default=None, metadata={"help": "LoRA of this rank on the backbone. None: no LoRA."})
     lora_alpha: int = field(default=32, metadata={"help": "The scale of LoRA is this over the rank."})
+
+    def __post_init__(self) -> None:
+        if "corpus_retrieval" in self.negatives and self.phrases != "fmm":
+            raise ValueError(f"corpus_retrieval needs --phrases fmm, got {self.phrases}; leave it out of the negatives")
+        if "generation" in self.negatives and self.negatives_model is None:
+            raise ValueError("generation needs --negatives_model, a language model; or leave it out of the negatives")
 
 
 SETTINGS = (Setup, DynamicVocabTrainingArguments)
@@ -137,8 +141,7 @@ def main(setup: Setup, args: DynamicVocabTrainingArguments) -> dict[str, float]:
     if trainer.is_world_process_zero():
         model = model if setup.lora_rank is None else model.merge_and_unload()
         model.save_pretrained(str(args.output_dir))
-        card = {"dataset": setup.dataset, "base_model": setup.model_name_or_path}
-        card["usage"] = None if setup.phrases is None else USAGE
+        card = {"dataset": setup.dataset, "base_model": setup.model_name_or_path, "usage": setup.phrases and USAGE}
         finish(trainer, tokenizer, results, f"Test perplexity {results['perplexity']:.2f}", **card)
     return results
 

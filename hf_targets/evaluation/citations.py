@@ -101,8 +101,9 @@ def _scores(
     if (at_most is not None and at_most < 1) or after_stop not in get_args(AfterStop):
         raise ValueError(f"at_most must be 1 or more or None, after_stop next or own, got {at_most}, {after_stop!r}")
     for number, document in enumerate(documents, start=1):
-        if not {"title", "text"} <= document.keys():
-            raise ValueError(f"a document needs title and text, and document {number} has {', '.join(document)}")
+        has = list(document) if isinstance(document, Mapping) else [type(document).__name__]
+        if not {"title", "text"} <= {*has}:
+            raise ValueError(f"a document needs title and text, and document {number} has {', '.join(has)}")
     sentences = split(answer_line(answer))
     if after_stop == "own":
         sentences = _with_own_citations(sentences)

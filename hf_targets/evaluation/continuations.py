@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.progress import progress
 from hf_targets.data.words import words_and_marks
@@ -110,7 +111,7 @@ def continue_prefixes(
     batch_size: int = 8,
     **arguments: Any,
 ) -> Continuations:
-    """Continue prefixes of equal length with `new_tokens` static tokens each.
+    """Continue prefixes of equal length with `new_tokens` static tokens each; dropout is off meanwhile.
 
     Args:
         before: Tokens that the model reads before each prefix, such as a message that asks for the text
@@ -131,7 +132,7 @@ def continue_prefixes(
     pad = model.generation_config.pad_token_id
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
     ends = set(np.atleast_1d(arguments["eos_token_id"]).tolist())
-    with progress(len(prefixes), "generating continuations", unit="prefix") as bar:
+    with without_dropout(model), progress(len(prefixes), "generating continuations", unit="prefix") as bar:
         for start in range(0, len(prefixes), batch_size):
             group = prefixes[start : start + batch_size]
             rows = [[*before, *prefix.tokens] for prefix in group]

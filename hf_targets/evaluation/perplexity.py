@@ -194,10 +194,14 @@ def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
 
 
 def check_rows(model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Raise a ValueError if a row, ids (time,) and what else there is, is longer than the model has positions."""
+    """Raise a ValueError if a row, ids (time,) and what else there is, is longer than the model has positions, or has
+    ids that the model has not."""
     longest, positions = max((len(ids) for ids, _ in rows), default=0), max_positions(model.config)
     if positions is not None and longest > positions:
         raise ValueError(f"a row has {longest} tokens, and the model {positions} positions; cut it into blocks")
+    most = max((int(ids.max()) for ids, _ in rows if len(ids)), default=0)
+    if most >= (vocab_size := model.config.get_text_config().vocab_size):
+        raise ValueError(f"ids must be in [0, {vocab_size - 1}], got {most}; use the model's own tokenizer")
 
 
 @torch.no_grad()

@@ -53,6 +53,8 @@ def test_without_expansions_it_is_plain_greedy_decoding():
     assert (result.num_steps, result.num_phrases) == ([6], [0])
     after = continue_prefixes(backbone, [Prefix([7], [])], before=[5, 6], new_tokens=6)
     assert after.tokens == result.tokens
+    assert continue_prefixes(backbone.train(), [prefix], new_tokens=6).tokens == result.tokens  # without dropout
+    backbone.eval()
 
 
 def test_a_text_ends_with_its_end_token_whatever_it_shares_a_batch_with():
