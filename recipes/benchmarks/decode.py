@@ -4,7 +4,7 @@
     python recipes/benchmarks/decode.py --heads runs/train_draft_heads/stories
 
 The heads are those that `recipes/train_draft_heads.py` has left in that folder, a subfolder for each kind and seed, all
-trained on the same text for as long. Same prompts, greedy, one process; the methods take turns. Measured:
+trained on the same text for as long. Same prompts, greedy, one process; the methods take turns at each batch. Measured:
 recipes/multitoken.md.
 """
 
