@@ -185,9 +185,9 @@ class HeadsGenerationMixin(GenerationMixin):
         elif getattr(self.prepare_inputs_for_generation, "__self__", self) is not self:
             problem = LEARNT_PROMPTS
         if problem is None:
-            tokens = most if auto else tokens
-            nodes = tokens * branches if nodes is None else min(nodes, tokens * branches)
-            return DraftSettings(tokens, branches, nodes, auto=auto, or_chain=or_chain)
+            count = most if auto else int(tokens)
+            nodes = count * branches if nodes is None else min(nodes, count * branches)
+            return DraftSettings(count, branches, nodes, auto=auto, or_chain=or_chain)
         if not auto:
             raise ValueError(f"{problem}; give draft_tokens=0")
         logger.info("Decoding without drafts: %s.", problem)

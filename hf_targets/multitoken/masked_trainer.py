@@ -105,7 +105,7 @@ class MultiTokenMaskedTrainer(MultiTokenTrainer):
     def evaluation_collator(self) -> Any:
         """The collator that masks the same tokens in each evaluation; one that was given, but ours, as it is."""
         ours = self.data_collator
-        if type(ours) is not MaskingCollator:
+        if not isinstance(ours, MaskingCollator) or type(ours) is not MaskingCollator:
             return ours
         return MaskingCollator(ours.tokenizer, ours.share, seed=EVALUATION_SEED)
 

@@ -80,7 +80,7 @@ def answer_with_phrases(
         raise ValueError(
             f"marking must be of {', '.join(get_args(Marking))} and answers one, got {marking!r}, {arguments}"
         )
-    check_texts([prompt] if isinstance(prompt, str) else [turn.get("content") for turn in prompt], "prompts")
+    check_texts([prompt] if isinstance(prompt, str) else [turn.get("content") for turn in prompt], "prompts")  # pyright: ignore
     named = numbered_documents(documents)
     writes_phrases = isinstance(model, DynamicVocabForCausalLM)
     if miner is not None and marking == "phrases" and not writes_phrases:
