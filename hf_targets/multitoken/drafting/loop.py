@@ -19,6 +19,7 @@ from hf_targets.backbones.encoder_decoder import decoder_positions
 from hf_targets.backbones.generation import has_window
 from hf_targets.backbones.positions import max_positions
 from hf_targets.multitoken.drafting.assistant import AssistantDrafts
+from hf_targets.multitoken.drafting.attention import grouped_queries
 from hf_targets.multitoken.drafting.auto import AutoDrafts
 from hf_targets.multitoken.drafting.cache import MOST_PENDING, ragged_cache, widen_windows
 from hf_targets.multitoken.drafting.drafts import (
@@ -249,7 +250,7 @@ class DraftingLoop:
         if "logits_to_keep" in inputs:  # `generate` or the model puts it there if the model takes it
             inputs["logits_to_keep"] = num_logits
         by_index = at if given.has_source and not given.takes_positions else None
-        with decoder_positions(self.model, by_index), self.counts.timed("passes"):
+        with decoder_positions(self.model, by_index), grouped_queries(), self.counts.timed("passes"):
             outputs = self.model(**inputs, return_dict=True)
         self._logits = outputs.logits[:, -num_logits:]
         self._hidden = None if self._heads is None else outputs.last_hidden_state
