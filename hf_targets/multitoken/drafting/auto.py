@@ -1,14 +1,15 @@
 """What `draft_tokens="auto"` drafts in each pass: tokens that were looked up, tokens of the heads, or nothing."""
 
 from dataclasses import dataclass, field
+from statistics import median
 from time import perf_counter, thread_time
 
 import torch
 
 TRIES = 3
-"""Passes of each kind that are timed, after one that is not."""
+"""Timed passes of a kind that tell its cost, the last ones; its first pass is not timed."""
 MOST_TRUST = 2.0
-"""Passes without drafts whose time a kind of drafts may lose once it has paid; a new kind begins with it."""
+"""Passes without drafts whose time a kind may lose once it has paid, or its cost; a new kind begins with it."""
 SHARE = 0.0075
 """The share of all passes whose time a kind of drafts may lose for good, to find out whether it pays by now."""
 CHEAP = 0.5
@@ -25,14 +26,16 @@ class _Kind:
 
     Attributes:
         cost: c, the time of the longest draft beyond that of a pass without drafts, as a share of it; None: not known.
-        seconds: Of the passes that were timed, had their drafts been the longest.
+        costs: As the last passes that were timed tell it.
+        is_new: Whether there was no pass yet that could be timed.
         trust: Passes that it may lose.
         gain: Tokens gained less their cost, mean over its last 16 passes or so.
         passes: That the gain is of.
     """
 
     cost: float | None = None
-    seconds: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+    is_new: bool = True
     trust: float = MOST_TRUST
     gain: float = 0.0
     passes: int = 0
@@ -42,19 +45,19 @@ class AutoDrafts:
     """The choice among lookup, a chain or a tree of the heads, and no drafts, in all calls under the same conditions.
 
     A pass without drafts costs 1 and brings each row a token. One with k drafted tokens, the most, costs 1 + c, and one
-    with n costs 1 + c (3 + n) / (3 + k); c is measured once, in the first passes.
+    with n costs 1 + c (3 + n) / (3 + k). c is told by passes right after one without drafts, as a machine has slow
+    moments: the median of the last 3 of them. The first ones alternate with passes without drafts.
 
     Each kind of drafts has a trust: it grows with the tokens that its drafts gain and by .75% of each pass, falls with
-    what they cost, and is 2 passes at most. A kind whose trust does not reach its cost is left out. So drafts that do
-    not pay lose 2 passes once and .75% of the time then, and are taken again when they do.
+    what they cost, and is 2 passes at most, or c. A kind whose trust does not reach its cost is left out. So drafts
+    that do not pay lose 2 passes once and .75% of the time then, and are taken again when they do.
 
     Where a chain of the heads is cheap a tree is tried too; each gets 8 passes, then the one that gains more is taken.
 
     A match in the text comes before the heads, and must bring what they would have: their mean gain counts as cost.
     With several rows, and where the heads draft a tree, they come first, and a match is drafted in the same pass.
 
-    Nothing but c depends on a clock: the same calls make the same choices. Of each kind the fastest pass counts: what
-    other programs do only makes passes slower.
+    Nothing but c depends on a clock: under the same costs the same calls make the same choices.
 
     Args:
         num_tokens: The most tokens of a draft, by kind ("lookup", "heads", "tree"); a kind of none is never taken.
@@ -68,7 +71,7 @@ class AutoDrafts:
         self.num_tokens = num_tokens
         self.clock = thread_time if device is None or device.type == "cpu" else perf_counter
         self.kinds = {name: _Kind() for name in ("plain", *num_tokens)}
-        self._began = 0.0
+        self._began, self._plain = 0.0, None  # the time of a pass without drafts, if that was the last one
 
     def choose(self, *, found: int, several: bool = False) -> str:
         """Return what the next pass is to draft: a kind, or "plain" for nothing.
@@ -78,13 +81,12 @@ class AutoDrafts:
             several: Whether there are several rows.
         """
         self._began = self.clock()
-        if len(self.kinds["plain"].seconds) <= TRIES:
-            return "plain"
         of_heads = self._of_heads()
         order = (*of_heads, "lookup") if several or of_heads[:1] == ["tree"] else ("lookup", *of_heads)
         lengths = {**self.num_tokens, "lookup": found}
         able = [name for name in order if self.num_tokens.get(name) and lengths[name]]
-        return next((name for name in able if self._is_trusted(name, lengths[name])), "plain")
+        name = next((name for name in able if self._is_trusted(name, lengths[name])), "plain")
+        return "plain" if self._plain is None and self.kinds[name].cost is None else name
 
     def record(self, name: str, length: int, gained: float, *, whole: bool) -> None:
         """Take in the last pass.
@@ -95,24 +97,22 @@ class AutoDrafts:
             gained: Tokens by which the batch came nearer to its end, beyond the 1 of a pass without drafts.
             whole: Whether the pass had all rows, so that its time counts.
         """
-        kind = self.kinds[name]
-        if name != "plain" and kind.cost is not None:
+        kind, seconds = self.kinds[name], self.clock() - self._began
+        if kind.cost is not None:
             net = gained - kind.cost * self._share(name, length)
             kind.passes += 1
             kind.gain += (net - kind.gain) / min(kind.passes, 16)
             if name == "lookup":
                 net -= max([0.0, *(self.kinds[one].gain for one in self._of_heads()[:1] if self._is_trusted(one))])
             kind.trust += net
-        elif whole and len(kind.seconds) <= TRIES and (length or name == "plain"):
-            seconds = self.clock() - self._began
-            if name != "plain":
-                plain = min(self.kinds["plain"].seconds[1:])
-                seconds = plain + (seconds - plain) / self._share(name, length)
-            kind.seconds.append(seconds)
-            if name != "plain" and len(kind.seconds) > TRIES:
-                kind.cost = max(min(kind.seconds[1:]) / max(plain, 1e-9) - 1, 0.0)
+        if self._plain and whole and length and not kind.is_new:
+            kind.costs = [*kind.costs, (seconds / self._plain - 1) / self._share(name, length)][-TRIES:]
+            if len(kind.costs) == TRIES:
+                kind.cost = max(median(kind.costs), 0.0)
+        self._plain = seconds if name == "plain" and whole and not kind.is_new else None
+        kind.is_new = kind.is_new and not (whole and (length or name == "plain"))
         for each in self.kinds.values():
-            each.trust = min(each.trust + SHARE, MOST_TRUST)
+            each.trust = min(each.trust + SHARE, max(MOST_TRUST, each.cost or 0.0))
 
     def _of_heads(self) -> list[str]:
         """Return the kinds that the heads draft, the one to take first."""
