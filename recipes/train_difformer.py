@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import EarlyStoppingCallback, GenerationConfig, set_seed
+from transformers import EarlyStoppingCallback, set_seed
 
 from hf_targets import (
     DifformerConfig,
@@ -67,7 +67,7 @@ class Setup(PairSettings):
     )
 
     def __post_init__(self) -> None:
-        if unknown := self.generation.keys() - {*DEFAULTS, *vars(GenerationConfig())}:
+        if unknown := self.generation.keys() - DEFAULTS.keys():
             raise ValueError(f"generation may have {', '.join(DEFAULTS)}, got {', '.join(sorted(unknown))}")
         self.generation = {"num_lengths": 1, "num_noises": 1, **self.generation}
         self.max_source_length = min(self.max_source_length or self.max_positions, self.max_positions)
@@ -79,8 +79,8 @@ SETTINGS = (Setup, GaussianDiffusionTrainingArguments)
 
 def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, float]:
     """Train one model, save it with its card, and score the texts that it writes for the test split."""
-    if setup.tokenized:
-        require("sacremoses", extra="eval")  # which is needed at the end
+    for package in ("sacrebleu", *(["sacremoses"] if setup.tokenized else [])):
+        require(package, extra="eval")
     texts: Any = setup.load()
     tokenizer = setup.tokenizer(None, texts)
     corpus = setup.encoded(texts, tokenizer)
@@ -93,6 +93,7 @@ def main(setup: Setup, args: GaussianDiffusionTrainingArguments) -> dict[str, fl
     model: Any = DifformerForConditionalGeneration(config)
     for name, value in setup.generation.items():
         setattr(model.generation_config, name, value)
+    model.generate(torch.tensor([[tokenizer.eos_token_id]]), generator=torch.Generator())  # or a setting is refused
 
     def scores_of(split: str, candidates: int, **chosen: Any) -> dict[str, float]:
         """Return the scores of what the model writes for a split."""

@@ -48,6 +48,10 @@ class Setup(BlockSettings):
         default=None, metadata={"help": "Evaluations without a lower validation perplexity before training stops."}
     )
 
+    def __post_init__(self) -> None:
+        if self.words and self.model_name_or_path is not None:
+            raise ValueError(f"words are the tokens of a new model; set words to false for {self.model_name_or_path}")
+
 
 SETTINGS = (Setup, TargetTrainingArguments)
 

@@ -81,8 +81,8 @@ SETTINGS = (Setup, MultiTokenSeq2SeqTrainingArguments)
 
 def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, float]:
     """Train one model, save it with its card, and score its translations of the test text."""
-    if setup.tokenized:
-        require("sacremoses", extra="eval")  # which is needed at the end
+    for package in ("sacrebleu", *(["sacremoses"] if setup.tokenized else [])):
+        require(package, extra="eval")  # which is needed at the end
     texts = setup.load()
     tokenizer = setup.tokenizer(setup.model_name_or_path, texts)
     corpus = setup.encoded(texts, tokenizer)
@@ -127,6 +127,7 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
     trainer.save_state()
     if not trainer.is_world_process_zero():
         return results
+    model.save_pretrained(folder)
 
     weight = results.get("ensemble_weight")
     for suffix, ensemble in {"": None if weight is None else 0.0, **({"_ensemble": weight} if weight else {})}.items():
@@ -136,7 +137,6 @@ def main(setup: Setup, args: MultiTokenSeq2SeqTrainingArguments) -> dict[str, fl
         told = {"tokenized": setup.tokenized, "target_lang": setup.target_lang}
         scores = translation_scores(found, texts["test"], **told).columns()
         results |= {f"{name}{suffix}": value for name, value in scores.items()}
-    model.save_pretrained(folder)
     card = {"dataset": setup.dataset, "base_model": setup.model_name_or_path, "auto_class": "AutoModelForSeq2SeqLM"}
     finish(trainer, tokenizer, results, f"Scores: {scores}", **card)
     return results
