@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from transformers import AutoConfig
 
 from hf_targets.backbones.configuration import PACKAGE_IMPORT
-from hf_targets.backbones.new_parts import new_parameters, new_part_of, unwrapped
+from hf_targets.backbones.new_parts import new_parameters, new_parts_of, unwrapped
 from hf_targets.training.lora import add_lora
 from tests.memory import realigned
 from tests.model_cases import (
@@ -146,14 +146,14 @@ def test_every_trainable_parameter_gets_a_gradient_and_every_frozen_one_none(cas
 @models_that_owe("LoRA", ONE_OF_A_KIND)
 def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tmp_path):
     model, batch = case.make(), case.batch()
-    name, own = new_part_of(model), len(new_parameters(model))
+    names, own = new_parts_of(model), len(new_parameters(model))
     model.enable_input_require_grads()  # the layers of some backbones pass on no gradient otherwise
     tuned = add_lora(model, 2).train()
     _, found = gradients(tuned, batch)
     adapters = {key for key in found if "lora_" in key}
     assert adapters
     assert len(found.keys() - adapters) == own
-    assert all(f"{name}.modules_to_save" in key for key in found.keys() - adapters)
+    assert all(any(f"{name}.modules_to_save" in key for name in names) for key in found.keys() - adapters)
     with torch.no_grad():
         for parameter in tuned.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter) if parameter.requires_grad else 0)
@@ -168,8 +168,8 @@ def test_lora_trains_the_adapters_and_the_new_part_alone_and_comes_back(case, tm
 def test_an_adapter_is_added_saved_and_read_again_and_none_is_taken_from_the_base(case, tmp_path):
     case.make().save_pretrained(tmp_path / "model")
     model, batch = case.auto.from_pretrained(tmp_path / "model"), case.batch()
-    config = LoraConfig(target_modules="all-linear", init_lora_weights=False, modules_to_save=[new_part_of(model)])
-    config.exclude_modules = rf".*\b{new_part_of(model)}\..*"
+    config = LoraConfig(target_modules="all-linear", init_lora_weights=False, modules_to_save=new_parts_of(model))
+    config.exclude_modules = rf".*\b{new_parts_of(model)[0]}\..*"
     model.add_adapter(config)
     model.save_pretrained(tmp_path / "adapter")
     for load in (type(model).from_pretrained, case.auto.from_pretrained):

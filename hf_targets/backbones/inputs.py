@@ -28,8 +28,9 @@ def check_count(num_items_in_batch: Tensor | int | None, *, has_labels: bool) ->
     if num_items_in_batch is not None and not has_labels:
         raise ValueError(
             "num_items_in_batch needs labels: with label_smoothing_factor or compute_loss_func Trainer replaces this "
-            "model's loss. Smooth labels with the model's own trainer of hf_targets, where it has one; for a custom "
-            "loss of the logits set model.accepts_loss_kwargs=False before you create a transformers.Trainer"
+            "model's loss. Smooth labels with the model's own trainer of hf_targets or its configuration, where one "
+            "can; else leave label_smoothing_factor out. For a custom loss of the logits set "
+            "model.accepts_loss_kwargs=False before you create a transformers.Trainer"
         )
 
 

@@ -1,4 +1,4 @@
-"""The submodule that a target adds to a model: named by the class attribute `new_part`, found also under peft."""
+"""The submodules that a target adds to a model: named by the attribute `new_part`, found also under peft."""
 
 from typing import Any
 
@@ -22,15 +22,16 @@ def unwrapped(model: nn.Module) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore[reportCallIssue]
 
 
-def new_part_of(model: nn.Module) -> str | None:
-    """Return the name of the submodule that a target adds, such as `"heads"`; None for a model without a target."""
-    return getattr(unwrapped(model), "new_part", None)
+def new_parts_of(model: nn.Module) -> list[str]:
+    """Return the names of the submodules that a target adds, such as `"heads"`; [] for a model without a target."""
+    told = getattr(unwrapped(model), "new_part", None)
+    return [told] if isinstance(told, str) else list(told or ())
 
 
 def new_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of the submodule that a target adds, with peft's copies of them; [] without a target."""
-    name = new_part_of(model)
-    return [] if name is None else list(unwrapped(model).get_submodule(name).parameters())
+    """Return the parameters of the submodules that a target adds, with peft's copies of them; [] without a target."""
+    parts = (unwrapped(model).get_submodule(name) for name in new_parts_of(model))
+    return [parameter for part in parts for parameter in part.parameters()]
 
 
 def split_new_parts(optimizer: Optimizer, model: nn.Module, rate: float | None) -> Optimizer:

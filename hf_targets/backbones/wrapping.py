@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from hf_targets.backbones.checkpoint import HUB_ARGUMENTS, broken_files_named
-from hf_targets.backbones.new_parts import new_part_of, unwrapped
+from hf_targets.backbones.new_parts import new_parts_of, unwrapped
 from hf_targets.backbones.output_matrix import output_embedding
 from hf_targets.backbones.quantization import carry_quantizer, share_quantizer
 from hf_targets.backbones.reformer.repair import repair_reformer
@@ -253,7 +253,7 @@ def is_trained(base: PreTrainedModel) -> bool:
 def new_parts_rate(model: nn.Module, learning_rate: float) -> float | None:
     """Return the learning rate of the part that a target adds; None if it is the backbone's, which is not trained."""
     base = getattr(unwrapped(model), "backbone", None)
-    if not isinstance(base, PreTrainedModel) or new_part_of(model) is None:
+    if not isinstance(base, PreTrainedModel) or not new_parts_of(model):
         return None
     return max(NEW_PARTS_LEARNING_RATE, learning_rate) if is_trained(base) else None
 

@@ -21,7 +21,7 @@ class CurveConfig(PreTrainedConfig):
 
     Table 3 gives N_ratio = 0.2 for LM1B, which contradicts the condition N > L in the text: B^T B is singular. With the
     pseudo-inverse, a text of 128 tokens keeps 25 of its 128 directions, and mapping unit noise to control points and
-    back loses 80 % of it (`reconstruction_error([128], [0.2], [0.1])`).
+    back loses 80 % of it (`hf_targets.curves.reconstruction`).
 
     The paper allows two readings of eta; `degree_convention` chooses one:
 

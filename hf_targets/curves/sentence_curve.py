@@ -38,12 +38,13 @@ class SentenceCurve(nn.Module):
         self.config = config
         self._kept: dict[tuple[int, torch.dtype, torch.device], Matrices] = {}  # the oldest first
         self._tables: dict[tuple[torch.dtype, torch.device], Matrices] = {}
+        self._numbers: dict[torch.device, Tensor] = {}  # of control points, by length
         self._lacking: set[int] = set()  # lengths in the table that have no curve
         self._longest = 0  # the longest text for which the norm of the inverse was checked
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the matrices out of copies and pickles: they are made again."""
-        return {**super().__getstate__(), "_kept": {}, "_tables": {}, "_lacking": set(), "_longest": 0}
+        return {**super().__getstate__(), "_kept": {}, "_tables": {}, "_numbers": {}, "_lacking": set(), "_longest": 0}
 
     def num_control_points(self, length: int) -> int:
         """Return N, the number of control points of a text of `length` tokens."""
@@ -135,9 +136,14 @@ class SentenceCurve(nn.Module):
     @compiled_constant
     def _counts(self, width: int, device: torch.device) -> tuple[Tensor]:
         """Return the numbers of control points of texts of 0 to `width` tokens; 0 tokens have 0."""
-        counts = [0, *(self.num_control_points(length) for length in range(1, width + 1))]
-        with torch.inference_mode(False):  # else training could not use tensors made in generation
-            return (torch.tensor(counts, device="cpu").to(device),)
+        kept = self._numbers.get(device)
+        if kept is None or len(kept) <= width:
+            counts = [0, *(self.num_control_points(length) for length in range(1, -(-width // _STEP) * _STEP + 1))]
+            with torch.inference_mode(False):  # else training could not use tensors made in generation
+                kept = torch.tensor(counts, device="cpu").to(device)
+            if type(kept) is Tensor:  # not the fake one of a tracer
+                self._numbers[device] = kept
+        return (kept[: width + 1],)
 
     @compiled_constant
     def _matrices(self, length: int, dtype: torch.dtype, device: torch.device) -> Matrices:

@@ -46,7 +46,7 @@ class Prediction:
 
     Attributes:
         embeddings: (batch, time, latent), the prediction of z_0.
-        hidden: (batch, time, hidden), the decoder's last states at the tokens, which heads read.
+        hidden: (batch, time, hidden), the decoder's last states, at the tokens if heads or `hidden_states` are there.
         curve_probabilities: (batch, K), of K > 1 curves; None otherwise.
         control_points: (batch, points, latent), of the predicted curve; None without a curve.
         hidden_states: The input of each layer, (batch, positions, hidden), and `hidden`; None if not wanted. Layers
@@ -205,8 +205,9 @@ class DifformerDecoder(nn.Module):
             hidden, probabilities = self.curves.select(hidden)
         predicted, points = self.project_out_dim(hidden), None
         if self.curve is not None:
-            points = predicted
-            predicted, hidden = (self.curve.to_embeddings(rows, length, lengths) for rows in (predicted, hidden))
+            points, predicted = predicted, self.curve.to_embeddings(predicted, length, lengths)
+            if self.config.multitoken is not None or wanted.hidden_states:
+                hidden = self.curve.to_embeddings(hidden, length, lengths)
         weights = (tuple(own), tuple(other)) if wanted.attentions else (None, None)
         return Prediction(
             predicted, hidden, probabilities, points, (*states, hidden) if wanted.hidden_states else None, *weights

@@ -3,6 +3,7 @@
 from dataclasses import asdict, field
 from typing import Any, ClassVar, Literal, cast
 
+from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_targets.backbones.configuration import NamesItsPackage, check_fields
@@ -231,7 +232,11 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
                 f"hidden_size must be a multiple of 2 x num_attention_heads, got {self.hidden_size} and "
                 f"{self.num_attention_heads}"
             )
-        for name in ("noise_factor", "latent_deviation"):
+        if self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"activation_function must be one of Transformers' ACT2FN, got {self.activation_function!r}"
+            )
+        for name in ("noise_factor", "latent_deviation", "initializer_range"):
             if (value := getattr(self, name)) is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be above 0, got {value}")
         if self.clip_noise and self.noise_schedule != "continuous":
@@ -248,8 +253,13 @@ class DifformerConfig(NamesItsPackage, PreTrainedConfig):
             )
         if self.latent_deviation is not None and self.normalize_embeddings:
             raise ValueError("latent_deviation has no effect on normalised embeddings; leave it out")
-        if self.time_frequencies is not None and len(self.time_frequencies) != FOURIER_PAIRS:
-            raise ValueError(f"time_frequencies must be {FOURIER_PAIRS} numbers, got {len(self.time_frequencies)}")
+        times = self.time_frequencies
+        if times is not None and not (
+            len(times) == FOURIER_PAIRS and all(isinstance(one, int | float) for one in times)
+        ):
+            raise ValueError(
+                f"time_frequencies must be {FOURIER_PAIRS} numbers, got {len(times)} values: {times[:3]} ..."
+            )
         for name, only in (("is_encoder_decoder", True), ("tie_word_embeddings", True), ("use_cache", False)):
             if getattr(self, name) is not only:
                 raise ValueError(f"{name} must be {only}, got {getattr(self, name)}; leave it out")

@@ -31,12 +31,12 @@ class HeadSettings:
     head_bias: bool = True
 
     def __post_init__(self) -> None:
-        if self.ngram_size < 2:
-            raise ValueError(f"ngram_size (N) of multitoken must be 2 or more, got {self.ngram_size}")
+        if not isinstance(self.ngram_size, int) or self.ngram_size < 2:
+            raise ValueError(f"ngram_size (N) of multitoken must be an integer, 2 or more, got {self.ngram_size!r}")
         if self.target not in ("difference", "embedding"):
             raise ValueError(f"target of multitoken must be 'difference' or 'embedding', got {self.target!r}")
-        if not 0 <= self.loss_weight < float("inf"):
-            raise ValueError(f"loss_weight (alpha) of multitoken must be 0 or more, got {self.loss_weight}")
+        if not isinstance(self.loss_weight, int | float) or not 0 <= self.loss_weight < float("inf"):
+            raise ValueError(f"loss_weight (alpha) of multitoken must be a number, 0 or more, got {self.loss_weight!r}")
         kinds = [name for name in HEADS if not HEADS[name].reads_conjugate]
         if self.head not in kinds:
             raise ValueError(f"head of multitoken must be one of {', '.join(kinds)}, got {self.head!r}")

@@ -38,6 +38,8 @@ _INSTEAD = {
     "num_return_sequences": "return_dict_in_generate=True, which gives all candidates",
     "do_sample": "generator and noise_factor",
 }
+_NOTHING = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
+"""Values in a `generation_config` that ask for nothing."""
 _OF_TRAINERS = ("labels", "synced_gpus")
 """What `Seq2SeqTrainer` gives to `generate` beside settings; steps are as many in every process."""
 
@@ -171,7 +173,9 @@ class GaussianGeneration:
         self, generation_config: GenerationConfig | None, settings: dict[str, Any], *, has_rescorer: bool
     ) -> dict[str, Any]:
         unknown, told = settings.keys() - DEFAULTS.keys(), (generation_config, self.generation_config)
-        unknown |= {name for name in _INSTEAD for one in told if getattr(one, name, None) not in (None, False, 1)}
+        unknown |= {
+            name for name in _INSTEAD for one in told if getattr(one, name, None) not in (None, _NOTHING.get(name))
+        }
         if getattr(generation_config, "max_length", None) is None:  # Seq2SeqTrainer writes one into the model's own
             unknown -= {"max_length"} - settings.keys()
         if unknown:
@@ -234,7 +238,9 @@ class GaussianGeneration:
             state = step.of_prediction * predicted + step.of_state * state
             if step.std:
                 state = state + step.std * noise()
-        scores, ids = self.word_logits(predicted).float().log_softmax(dim=-1).max(dim=-1)
+        logits = self.word_logits(predicted).float()
+        logits[..., self.config.pad_token_id] = -torch.inf  # Departs: the program may write padding inside a text
+        scores, ids = logits.log_softmax(dim=-1).max(dim=-1)
         return (
             ids.masked_fill(~keep, self.config.pad_token_id),
             scores.masked_fill(~keep, 0.0).sum(dim=1) / lengths,

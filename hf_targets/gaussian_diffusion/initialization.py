@@ -8,12 +8,14 @@ from torch import nn
 from transformers import initialization as init
 from transformers.models.marian.modeling_marian import MarianAttention
 
+from hf_targets.backbones.new_parts import ZeroInitLinear
+
 BERT_DEVIATION = 0.02
 
 
 def draw(module: nn.Module, deviation: float) -> None:
     """Draw the matrix of a module, not those of its parts, with this deviation; biases are 0, norms the identity."""
-    if isinstance(module, nn.Linear | nn.Embedding):
+    if isinstance(module, nn.Linear | nn.Embedding) and not isinstance(module, ZeroInitLinear):
         init.normal_(module.weight, std=deviation)
         if getattr(module, "bias", None) is not None:
             init.zeros_(cast(Any, module.bias))

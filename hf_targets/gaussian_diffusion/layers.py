@@ -118,13 +118,13 @@ class LengthPredictor(nn.Module):
     Class c stands for the difference c - classes / 2. Longer and shorter texts are in the outermost classes.
 
     Source: Gu and Kong, as NATransformerModel of fairseq has it with `--pred-length-offset`; `length_projection="tanh"`
-        is that of DINOISER's published program.
+        is that of DINOISER's published program, whose loss does not train the encoder.
     """
 
     def __init__(self, config: DifformerConfig) -> None:
         super().__init__()
         self.num_classes, self.longest = config.num_length_classes, config.max_position_embeddings
-        size = config.hidden_size
+        size, self.is_alone = config.hidden_size, config.length_projection == "tanh"
         if config.length_projection == "linear":
             self.embed_length: nn.Module = nn.Linear(size, config.num_length_classes, bias=False)
         else:
@@ -138,7 +138,7 @@ class LengthPredictor(nn.Module):
         Args:
             mask: (batch, source), 0 at padding.
         """
-        kept = mask[..., None].to(hidden.dtype)
+        kept, hidden = mask[..., None].to(hidden.dtype), hidden.detach() if self.is_alone else hidden
         return self.embed_length((hidden * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1))
 
     def classes(self, is_target: Tensor, mask: Tensor) -> Tensor:

@@ -89,11 +89,10 @@ class DifformerForConditionalGeneration(
         self.generation_config = GenerationConfig(**ids)
 
     @property
-    def new_part(self) -> str | None:
-        """The name of the part that a target adds: heads, or the network that weighs K > 1 curves; None without."""
-        if self.heads is not None:
-            return "heads"
-        return None if self.decoder.curves is None else "decoder.curves"
+    def new_part(self) -> tuple[str, ...]:
+        """The names of the parts that a target adds: heads, and the network that weighs K > 1 curves."""
+        parts = {"heads": self.heads, "decoder.curves": self.decoder.curves}
+        return tuple(name for name, part in parts.items() if part is not None)
 
     @property
     def process(self) -> Process:
@@ -120,7 +119,7 @@ class DifformerForConditionalGeneration(
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         *,
@@ -155,6 +154,8 @@ class DifformerForConditionalGeneration(
         """
         if unread := [name for name, value in others.items() if value is not None]:
             raise ValueError(f"a Gaussian diffusion model reads input_ids and labels, and no {', '.join(unread)}")
+        if input_ids is None:
+            raise ValueError("a Gaussian diffusion model reads a source; give input_ids")
         check_count(num_items_in_batch, has_labels=labels is not None)
         wanted = Wanted.of(self.config, output_hidden_states, output_attentions)
         source = self.encode(input_ids, attention_mask, wanted)

@@ -6,7 +6,7 @@ import warnings
 import torch
 from transformers import PreTrainedModel
 
-from hf_targets.backbones.new_parts import new_part_of
+from hf_targets.backbones.new_parts import new_parts_of
 from hf_targets.extras import require
 
 
@@ -28,14 +28,14 @@ def add_lora(model: PreTrainedModel, rank: int, *, alpha: int = 8, dropout: floa
     if rank < 1:
         raise ValueError(f"the rank of LoRA must be 1 or more, got {rank}; None trains all of the model")
     peft = require("peft", extra="lora")
-    whole = new_part_of(model)
+    whole = new_parts_of(model)
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         lora_dropout=dropout,
         target_modules="all-linear",
-        exclude_modules=None if whole is None else rf".*\b{re.escape(whole)}\..*",
-        modules_to_save=None if whole is None else [whole],
+        exclude_modules=rf".*\b({'|'.join(map(re.escape, whole))})\..*" if whole else None,
+        modules_to_save=whole or None,
         task_type=_task_of(model),
     )
     with torch.random.fork_rng(), warnings.catch_warnings():

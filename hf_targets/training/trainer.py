@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from hf_targets.backbones.alignment import mask_first_tokens, next_targets
-from hf_targets.backbones.new_parts import new_part_of, split_new_parts, unwrapped
+from hf_targets.backbones.new_parts import new_parts_of, split_new_parts, unwrapped
 from hf_targets.backbones.reformer.repair import repair_reformer
 from hf_targets.backbones.weight_access import num_rows
 from hf_targets.backbones.wrapping import new_parts_rate
@@ -125,16 +125,16 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
             )
         given, own = kwargs.get("compute_metrics"), WeaklyBound(self._compute_metrics)
         if given is None:
-            kwargs["compute_metrics"] = own
+            kwargs["compute_metrics"] = None if getattr(args, "batch_eval_metrics", False) else own
         elif args is not None and not args.batch_eval_metrics and not getattr(args, "predict_with_generate", False):
             kwargs["compute_metrics"] = partial(_both, own, given)
         if model is not None:
             repair_reformer(model)  # pyright: ignore[reportArgumentType]
         super().__init__(model, args, data_collator or default_data_collator, **kwargs)
-        if self.compute_loss_func and (new_part := new_part_of(cast(nn.Module, self.model))) is not None:
+        if self.compute_loss_func and (new := new_parts_of(cast(nn.Module, self.model))):
             raise ValueError(
-                f"compute_loss_func replaces the loss of the model, and with it that of its {new_part}; leave it out, "
-                "or give model.backbone to transformers.Trainer"
+                f"compute_loss_func replaces the loss of the model, and with it that of {' and '.join(new)}; leave it "
+                "out, or give model.backbone to transformers.Trainer"
             )
         if self.reads_conversations:
             tokenizer = self.processing_class or getattr(data_collator, "tokenizer", None)
@@ -265,7 +265,7 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
         They have groups without one too: a model that is loaded to go on training looks trained, and its state fits.
         """
         core = cast(nn.Module, self.model)
-        if self.optimizer is not None or new_part_of(core) is None:
+        if self.optimizer is not None or not new_parts_of(core):
             return super().create_optimizer(model)
         return split_new_parts(super().create_optimizer(model), core, self.new_parts_learning_rate)
 
@@ -327,7 +327,7 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
             loss, losses, counts = self.row_losses(model, inputs)
         words = torch.full_like(counts, _UNCOUNTED) if words is None else words
         counts = torch.stack([counts, words], dim=1)
-        return loss.detach().mean(), losses.double(), counts
+        return loss.detach().mean(), losses if losses.device.type == "mps" else losses.double(), counts
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what `metrics` are made of: here, of a causal model that has nothing beside its backbone.

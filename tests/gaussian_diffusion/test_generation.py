@@ -47,6 +47,13 @@ def test_the_steps_are_those_of_the_process(kind):
     assert torch.equal(found, model.word_logits(predicted).argmax(dim=-1).masked_fill(~keep, PAD))
 
 
+def test_padding_stands_behind_texts_alone():
+    model = make_difformer()
+    model.embed_tokens.weight.data[torch.arange(50) != PAD] *= 0.01
+    texts = model.generate(**BATCH, lengths=LENGTHS, generator=seeded())
+    assert (texts != PAD).sum(dim=1).tolist() == LENGTHS.tolist()
+
+
 def test_clamping_makes_predictions_the_embeddings_of_words():
     model, seen = make_difformer().double(), []
     denoise = model.denoise
@@ -178,6 +185,7 @@ def test_a_trained_model_writes_what_it_was_trained_on():
     [
         ({"num_beams": 2}, "num_beams"),
         ({"generation_config": GenerationConfig(max_length=3)}, "max_length"),
+        ({"generation_config": GenerationConfig(do_sample=True)}, "do_sample"),
         ({"num_lengths": 0}, "num_lengths"),
         ({"num_lengths": "3"}, "num_lengths must be an integer"),
         ({"num_reverse_steps": 20.0}, "num_reverse_steps must be an integer"),

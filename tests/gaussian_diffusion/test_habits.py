@@ -5,6 +5,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from hf_targets.training.lora import add_lora
 from tests.gaussian_diffusion.models import KINDS, make_difformer, noisy_pairs
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -40,6 +41,15 @@ def test_an_adapter_on_the_one_embedding_of_source_text_and_output_is_refused():
     tuned = get_peft_model(model, LoraConfig(target_modules=["q_proj", "embed_tokens"]))
     with pytest.raises(ValueError, match="embed_tokens"):
         tuned(**batch)
+
+
+def test_heads_and_the_network_that_weighs_curves_are_both_trained_beside_adapters():
+    model, batch = fixed("difformer", multitoken={}, curve={"num_curves": 2})
+    tuned = add_lora(model, 2).train()
+    tuned(**batch).loss.backward()
+    for part in (model.heads, model.decoder.curves):
+        saved = [p for name, p in part.named_parameters() if "original_module" not in name]
+        assert saved and all(parameter.requires_grad and parameter.grad is not None for parameter in saved)
 
 
 @pytest.mark.parametrize("task", ["SEQ_2_SEQ_LM", None])

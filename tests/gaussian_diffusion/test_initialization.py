@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hf_targets import DifformerConfig, DifformerForConditionalGeneration
+from tests.gaussian_diffusion.models import make_difformer
 
 SIZE, WIDE, LATENT = 64, 128, 16
 DIFFORMER = {
@@ -58,6 +59,12 @@ def test_new_weights_have_the_deviations_of_the_published_program(preset, expect
         found = weights[name].std().item() if deviation else weights[name].abs().max().item()
         tolerance = 0.2 if name.endswith("bias") else 0.06  # of as many numbers
         assert found == pytest.approx(deviation, rel=tolerance), name
+
+
+def test_a_new_medusa_head_is_the_identity():
+    head = make_difformer(multitoken={"head": "medusa"}).heads.layers[0]
+    hidden = torch.randn(2, 3, 32)
+    assert torch.equal(head(hidden), hidden)
 
 
 @pytest.mark.parametrize("fields", [{"latent_deviation": 0.5}, {"latent_deviation": 0.5, "initializer_range": 0.1}])

@@ -198,6 +198,10 @@ def test_a_new_name_of_a_preset_does_not_pass_for_its_values(tmp_path):
         ({"use_cache": True}, "use_cache"),
         ({"curve": {"place": "hidden"}}, "place"),
         ({"multitoken": {"ngram_size": 1}}, "ngram_size"),
+        ({"multitoken": {"ngram_size": "3"}}, "ngram_size"),
+        ({"initializer_range": 0.0}, "initializer_range"),
+        ({"activation_function": "rleu"}, "activation_function"),
+        ({"time_frequencies": ["a"] * 128}, "time_frequencies"),
         ({"multitoken": {"head": "conditional"}}, "head"),
     ],
 )
@@ -215,6 +219,7 @@ def test_wrong_configurations_are_told(fields, word):
         ({"noise": torch.zeros(1, 6, 8)}, "noise"),
         ({"labels": torch.tensor([[-100, 5, 6]] * 3)}, "-100"),
         ({"labels": torch.full((3, 41), 5)}, "40 positions"),
+        ({"input_ids": None}, "give input_ids"),
         ({"labels": [[5, 6]] * 3}, "labels must be token ids, integers, got list"),
         ({"input_ids": [[5, 6]] * 3}, "input_ids must be token ids, integers, got list"),
         ({"input_ids": torch.full((3, 41), 5), "attention_mask": None}, "40 positions"),
@@ -224,6 +229,17 @@ def test_wrong_batches_are_told(changes, word):
     model = make_difformer()
     with pytest.raises(ValueError, match=word):
         model(**{**noisy_pairs(model), **changes})
+
+
+@pytest.mark.parametrize("preset", ["difformer", "dinoiser"])
+def test_the_length_trains_the_encoder_of_difformer_alone(preset):
+    model = make_difformer(preset=preset)
+    batch = noisy_pairs(model)
+    logits = model(batch["input_ids"], batch["attention_mask"]).length_logits
+    model.zero_grad()
+    logits.square().sum().backward()
+    assert (model.encoder.layers[0].fc1.weight.grad is None) == (preset == "dinoiser")
+    assert all(parameter.grad is not None for parameter in model.lengths.parameters())
 
 
 def test_the_loss_of_control_points_weighs_errors_by_the_inverse_of_the_curve():
