@@ -247,7 +247,7 @@ class MaskedDiffusionLM(_OneKind):
         indices = [*range(self.num_times)] * len(rows)
         with self._autocast():
             nelbos = noise.row_nelbos(self.model, indices, *(one.to(self.device) for one in (ids, labels, mask)))
-        return nelbos.double().cpu().unflatten(0, (len(rows), self.num_times)).mean(dim=1)
+        return nelbos.cpu().double().unflatten(0, (len(rows), self.num_times)).mean(dim=1)
 
     def _are_greedy(self, rows: list[Tensor], targets: list[Tensor]) -> list[bool]:
         (ids, mask), (labels, _) = padded_rows(rows), padded_rows(targets, IGNORED)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import BaseModelOutput, MoEModelOutput, Seq2SeqModelOutput
 from transformers.utils.generic import ModelOutput
 
 from hf_targets.backbones.weight_access import execution_device
@@ -74,10 +74,10 @@ def read_pair(
     )
 
 
-def trial_source(backbone: PreTrainedModel) -> BaseModelOutput:
+def trial_source(backbone: PreTrainedModel) -> MoEModelOutput:
     """Return what the encoder might have read, of two positions, to try the decoder with; it may be speech."""
     ones = torch.ones(1, 2, backbone.get_encoder().config.hidden_size, dtype=backbone.dtype)
-    return BaseModelOutput(last_hidden_state=ones.to(execution_device(backbone)))  # pyright: ignore
+    return MoEModelOutput(last_hidden_state=ones.to(execution_device(backbone)))  # pyright: ignore, any model reads it
 
 
 def decoder_inputs_of(backbone: PreTrainedModel, labels: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ def read_causal(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
     """
     if backbone.base_model is backbone:
         raise ValueError(
-            f"{type(backbone).__name__} has no base model below its output embedding; load it with AutoModelForCausalLM"
+            f"{type(backbone).__name__} has no base model below its output embedding; load one with "
+            "AutoModelForCausalLM, or choose another architecture"
         )
     return backbone.base_model(input_ids=ids)[0]
 
@@ -81,6 +82,11 @@ def find_output_scale(
     with without_dropout(backbone):
         hidden = read(backbone, ids)
         logits = backbone(**dict.fromkeys(names, ids), **others, return_dict=True).logits
+    if hidden.shape[-1] != layer.weight.shape[1]:
+        raise ValueError(
+            f"{type(backbone).__name__} has hidden states of {hidden.shape[-1]} numbers and an output embedding of "
+            f"{layer.weight.shape[1]}, with a transform between them; choose another base model"
+        )
     if not logits.isfinite().all():
         raise ValueError(
             f"{type(backbone).__name__} gives logits that are not finite: its output matrix cannot be tried; look for "

@@ -59,6 +59,10 @@ def dequantized_copy(model: PreTrainedModel) -> PreTrainedModel:
     return copied
 
 
+_MODELS = ("torch.nn.", "transformers.models.", "transformers_modules.", "hf_targets.")
+"""Where linear layers come from that are not quantised; some models have their own, as Falcon."""
+
+
 def is_quantized(model: nn.Module) -> bool:
     """Return whether a model has quantised linear layers."""
     return any(map(_is_quantized, model.modules()))
@@ -68,7 +72,9 @@ def _is_quantized(layer: nn.Module) -> bool:
     """Return whether a linear layer keeps its weight in another form; an adapter's layer has the linear one inside."""
     if not hasattr(layer, "in_features") or any(True for _ in layer.children()):
         return False
-    return type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter
+    weight, is_of_a_model = getattr(layer, "weight", None), type(layer).__module__.startswith(_MODELS)
+    is_plain = isinstance(layer, nn.Linear) and type(weight) is nn.Parameter and weight.is_floating_point()
+    return not (is_plain and is_of_a_model) or weight.element_size() == 1  # float8
 
 
 def _plain_layer(layer: Any, dtype: torch.dtype) -> nn.Linear:

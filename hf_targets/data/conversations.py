@@ -61,7 +61,8 @@ def conversation_rows(
     rows = cast(Any, dataset).map(make, **options)
     if whole:
         batches = rows.select_columns(["labels"]).iter(ROWS_AT_ONCE)
-        _check_targets([labels for batch in batches for labels in batch["labels"]], max_row_length, name)
+        has_target = [_has_target(labels) for batch in batches for labels in batch["labels"]]
+        _check_targets(has_target, max_row_length, name)
     return rows
 
 
@@ -85,7 +86,7 @@ def _rows(
         ids.append(read[:max_row_length])
         labels.append(targets[:max_row_length])
     if raises:
-        _check_targets(labels, max_row_length, name)
+        _check_targets(list(map(_has_target, labels)), max_row_length, name)
     return {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids], "labels": labels}
 
 
@@ -145,7 +146,10 @@ def _conversation(
         if 0 in written and (begin := render(given[:1], add_generation_prompt=True).removeprefix(render(given[:1]))):
             opening = "".join(text.partition(begin)[:2])
         before = [render(given[:n], add_generation_prompt=True) if n else opening for n in written]
-        sides = [(one, render(given[: n + 1]).rstrip()) for one, n in zip(before, written, strict=True)]
+        after = [render(given[: n + 1]).rstrip() for n in written]
+        eos = str(tokenizer.eos_token or "")  # which some templates write behind the last message alone
+        after = [end if text.startswith(end) else end.removesuffix(eos).rstrip() for end in after]
+        sides = list(zip(before, after, strict=True))
         if not all(text.startswith(side) for pair in sides for side in pair):
             raise ValueError(
                 "the chat template writes a message in another way once others follow; enclose what the assistant "
@@ -166,13 +170,17 @@ def _known(value: Any) -> Any:
     return [_known(one) for one in value] if isinstance(value, list) else value
 
 
-def _check_targets(labels: Sequence[Sequence[int]], max_row_length: int | None, name: str) -> None:
-    without = [row for row, targets in enumerate(labels) if all(target == IGNORED for target in targets)]
+def _has_target(labels: Sequence[int]) -> bool:
+    return any(label != IGNORED for label in labels)
+
+
+def _check_targets(has_target: Sequence[bool], max_row_length: int | None, name: str) -> None:
+    without = [row for row, has in enumerate(has_target) if not has]
     if without:
         cut = (
             "" if max_row_length is None else f", or all of it is cut off after max_row_length={max_row_length} tokens"
         )
         raise ValueError(
-            f"{name}: {len(without)} of {len(labels)} rows, row {without[0]} first, have nothing that the model is to "
-            f"write{cut}; remove them{cut and ', or raise max_row_length'}"
+            f"{name}: {len(without)} of {len(has_target)} rows, row {without[0]} first, have nothing that the model is "
+            f"to write{cut}; remove them{cut and ', or raise max_row_length'}"
         )

@@ -221,7 +221,7 @@ def _negative_log_likelihoods(
             for index, row in zip(indices, logits, strict=True):
                 targets = rows[index][1][1:].to(row.device)
                 losses = F.cross_entropy(row[: len(targets)].float(), targets, ignore_index=IGNORED, reduction="none")
-                found[index] = losses[targets != IGNORED].double().cpu()
+                found[index] = losses[targets != IGNORED].cpu().double()
             bar.update(len(indices))
     return [found.get(index, torch.zeros(0, dtype=torch.float64)) for index in range(len(rows))]
 

@@ -219,7 +219,7 @@ def perplexity_bound(
             num_tokens += int(batch[NUM_TOKENS].sum() if NUM_TOKENS in batch else (labels != IGNORED).sum())
             columns = (batch["input_ids"], labels, batch["attention_mask"], batch.get(MAY_MASK))
             placed = (None if column is None else column.to(execution_device(model)) for column in columns)
-            nelbos[indices] = noise.row_nelbos(model, indices, *placed).double().cpu()  # pyright: ignore
+            nelbos[indices] = noise.row_nelbos(model, indices, *placed).cpu().double()  # pyright: ignore
             bar.update(len(indices))
     nelbo, error = mean_bound(nelbos, num_tokens)
     return PerplexityBound(nelbo, num_tokens, num_words, num_draws, error)

@@ -211,7 +211,7 @@ def _version_of(model: Any) -> tuple:
     samples = torch.cat([p.detach().flatten()[:: max(1, p.numel() // 16)] for p in parameters])
     # with peft, the projection is the active adapter's
     state = (_autocast_of(encoder), id(encoder.input_projection), str(adapters_in_use(model.phrase_parts())))
-    return (*state, *written, samples.double().cpu().numpy().tobytes())
+    return (*state, *written, samples.cpu().double().numpy().tobytes())
 
 
 def _make_table(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import sort_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from hf_targets.backbones.checkpoint import listed
@@ -24,8 +24,10 @@ from hf_targets.backbones.published import read_tensors
 def newest_checkpoint(folder: str | Path) -> str | None:
     """Return the newest whole checkpoint in a Trainer's output folder, None if there is none.
 
-    Trainer writes its own state last: a checkpoint without it was broken off while it was saved.
+    Trainer writes its own state last: a checkpoint without it was broken off while it was saved. One that lacks random
+    states of other processes is taken only if all do, as where there were fewer processes.
     """
+    found = []
     for checkpoint in map(Path, reversed(sort_checkpoints(str(folder)))):
         try:
             json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
@@ -34,7 +36,8 @@ def newest_checkpoint(folder: str | Path) -> str | None:
         count = int(os.environ.get("WORLD_SIZE", "1"))
         if count == 1 or len(list(checkpoint.glob("rng_state_*.pth"))) >= count:
             return str(checkpoint)
-    return None
+        found.append(str(checkpoint))
+    return found[0] if found else None
 
 
 class KeepsUseCache:
@@ -101,11 +104,12 @@ class KeepBest(TrainerCallback):
         self.count = count
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Delete what is neither among the best nor the newest."""
+        """Delete what is neither among the best nor the newest; the folder may have some of an earlier run."""
         saved = [Path(checkpoint) for checkpoint in sort_checkpoints(str(args.output_dir))]
         if state.is_world_process_zero:
             best = _best_first(Path(str(args.output_dir)), **chosen_by(args))[: self.count]
-            for checkpoint in set(saved) - {saved[-1], *best}:
+            new = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            for checkpoint in set(saved) - {saved[-1], new, *best}:
                 shutil.rmtree(checkpoint)
 
 

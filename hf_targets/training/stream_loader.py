@@ -76,40 +76,45 @@ class StreamPart(TorchStream):
         self, worker: int, begin: dict[str, Any] | None, number: int, taken: int
     ) -> Iterator[tuple[Any, RowState]]:
         """Yield the rows from a state on, each with the state after it."""
-        keeps_state = not forgets_rows(self.stream)
+        forgets = why_rows_are_forgotten(self.stream)
         if begin is not None:
             self.stream.load_state_dict(begin)
         rows = iter(self.stream)
-        if not keeps_state:
-            _skip(rows, number * self.block_size)
+        if forgets is not None:
+            _skip(rows, number * self.block_size, forgets)
         while block := list(islice(rows, self.block_size)):
             order = np.arange(len(block))
             if self.block_size > 1:
                 np.random.default_rng([*self.seed, worker, number]).shuffle(order)
             for index in range(taken, len(block)):
                 yield block[order[index]], (begin, number, index + 1)
-            begin, number, taken = self.stream.state_dict() if keeps_state else None, number + 1, 0
+            begin, number, taken = None if forgets else self.stream.state_dict(), number + 1, 0
 
 
-def _skip(rows: Iterator[Any], count: int) -> None:
+def _skip(rows: Iterator[Any], count: int, why: str) -> None:
     if count:
-        logger.warning(
-            "The stream has a shuffle buffer, whose rows are not in its state: %d rows are read again to resume. "
-            "Give the stream without its buffer, and shuffle_buffer_size to the training's arguments",
-            count,
-        )
+        logger.warning("%d rows of the stream are read again to resume: %s", count, why)
     next(islice(rows, count, count), None)
 
 
-def forgets_rows(stream: IterableDataset) -> bool:
-    """Return whether a stream has a shuffle buffer, whose rows `datasets` leaves out of the stream's state."""
+def why_rows_are_forgotten(stream: IterableDataset) -> str | None:
+    """Return why the state of a stream does not tell which rows are next, and what to do; None if it does."""
     parts = [stream._ex_iterable]
     while parts:
         part: Any = parts.pop()
-        if type(part).__name__ == "BufferShuffledExamplesIterable" and part.buffer_size > 1:
-            return True
+        kind = type(part).__name__
+        if kind == "BufferShuffledExamplesIterable" and part.buffer_size > 1:
+            return (
+                "it has a shuffle buffer, whose rows are not in its state. Give the stream without its buffer, and "
+                "shuffle_buffer_size to the training's arguments"
+            )
+        if kind == "VerticallyConcatenatedMultiSourcesExamplesIterable" and get_worker_info() is not None:
+            return (
+                "in a data loader worker the state of concatenated streams does not fit. Set dataloader_num_workers to "
+                "0, or interleave the streams"
+            )
         parts += [part.ex_iterable] if hasattr(part, "ex_iterable") else getattr(part, "ex_iterables", [])
-    return False
+    return None
 
 
 @dataclass
@@ -143,7 +148,7 @@ class StreamLoader:
 
     def _begin_pass(self) -> None:
         self._histories: list[list[RowState]] = [[_START] for _ in range(max(1, self.options["num_workers"]))]
-        self._first_worker = 0
+        self._first_worker, self._empty = 0, None
 
     @property
     def _has_begun(self) -> bool:
@@ -201,7 +206,9 @@ class StreamLoader:
             dist.all_reduce(num_having, group=self._group)
             if not num_having:
                 return
-            yield self._without_targets() if batch is None else batch
+            if batch is None:  # a shuffle block is read to make one
+                batch = self._empty = self._without_targets() if self._empty is None else self._empty
+            yield batch
 
     def _without_targets(self) -> Any:
         first = next(iter(self._part([[_START]], 0)), None)

@@ -13,6 +13,7 @@ from transformers.trainer_utils import validate_quantization_for_training
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from hf_targets import DynamicVocabForCausalLM, MultiTokenForCausalLM, SemiAutoregressiveForCausalLM
+from hf_targets.backbones.quantization import is_quantized
 from tests.tiny_models import make_backbone, make_vocabulary, phrase_batch, token_ids
 
 WRAPPERS = (MultiTokenForCausalLM, DynamicVocabForCausalLM, SemiAutoregressiveForCausalLM)
@@ -60,6 +61,11 @@ def folder(tmp_path):
 
 def rounded_parts(model):
     return {name for name, layer in model.named_modules() if isinstance(layer, Rounded)}
+
+
+def test_linear_layers_of_a_models_own_are_not_quantised():
+    config = transformers.FalconConfig(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    assert not is_quantized(transformers.FalconForCausalLM(config))
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

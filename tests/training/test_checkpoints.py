@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, TrainerControl, TrainerState, TrainingArguments
 
 from hf_targets import CosineRegularizedTrainer
-from hf_targets.training.checkpoints import KeepBest, best_checkpoints, last_checkpoints, load_mean
+from hf_targets.training.checkpoints import KeepBest, best_checkpoints, last_checkpoints, load_mean, newest_checkpoint
 from hf_targets.training.trainer import TargetTrainer
 from tests.tiny_models import make_backbone
 from tests.tiny_seq2seq import make_pair_model
@@ -51,6 +51,25 @@ def test_the_best_checkpoints_and_the_newest_are_kept(tmp_path):
         KeepBest(2).on_save(args, state, TrainerControl())
         kept.append({int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")})
     assert kept == [{10}, {10, 20}, {20, 30}, {20, 30, 40}, {20, 50}]
+
+
+def test_a_new_checkpoint_stays_beside_better_ones_of_an_earlier_run(tmp_path):
+    args, state = TrainingArguments(str(tmp_path), metric_for_best_model="perplexity"), TrainerState(global_step=2)
+    for step, perplexity in ((8, 1.0), (2, 5.0)):
+        leave(tmp_path, step, perplexity, 0)
+    KeepBest(1).on_save(args, state, TrainerControl())
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-8", "checkpoint-2"}
+
+
+def test_a_checkpoint_of_fewer_processes_is_whole_and_one_that_was_broken_off_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for step in (10, 20):
+        leave(tmp_path, step, 5.0, 0)
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-20")
+    for step, ranks in ((10, "01"), (20, "0")):
+        for rank in ranks:
+            (tmp_path / f"checkpoint-{step}" / f"rng_state_{rank}.pth").touch()
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
 
 
 def test_too_few_checkpoints_and_those_of_another_model(tmp_path):

@@ -106,6 +106,12 @@ def test_a_template_that_asks_for_a_user_takes_rows_that_begin_with_the_system(m
     assert conversation_rows(rows, WORDS).to_list() == by_hand("w32 w9 w31 w32 w1 w31 w30 |w2 w31")
 
 
+def test_a_template_may_end_with_the_end_of_the_text(monkeypatch):
+    monkeypatch.setattr(WORDS, "chat_template", TEMPLATE.removesuffix("{% endif %}") + "{% else %}<eos>{% endif %}")
+    wanted = by_hand(*(f"{text} <eos>" for text in TEXTS))
+    assert conversation_rows(Dataset.from_dict(MESSAGES), WORDS).to_list() == wanted
+
+
 @pytest.mark.parametrize("convert", [list, lambda tools: [json.dumps(one) for one in tools]], ids=["lists", "texts"])
 def test_a_call_has_its_own_arguments_and_a_tool_its_own_properties(convert, monkeypatch):
     calls = "{% if 'call' in m %}{{ m.call | join(' ') }}{% else %}{{ m.content }}{% endif %}"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from transformers import TrainingArguments
 
 from hf_targets import CosineRegularizedTrainer
@@ -52,9 +52,11 @@ def test_a_stream_that_is_left_anywhere_goes_on_with_the_batches_of_an_unbroken_
         assert list(islice(again, 20 - count)) == whole[count:]
 
 
+@pytest.mark.parametrize("kind", ["shards", "concatenated"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_go_on_in_turn(workers):
+def test_workers_go_on_in_turn(kind, workers):
     stream = STREAMS["shards"].filter(lambda row: row["number"] not in range(5, 15))  # some workers end early
+    stream = concatenate_datasets([stream, STREAMS["pairs"]]) if kind == "concatenated" else stream
     whole = list(islice(loader(stream, block_size=2, workers=workers), 9))
     for count in range(1, 9):
         left = loader(stream, block_size=2, workers=workers)
