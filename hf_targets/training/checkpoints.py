@@ -4,6 +4,7 @@
 # (a mixin: Trainer has the model)
 
 import json
+import logging
 import math
 import os
 import shutil
@@ -19,6 +20,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from hf_targets.backbones.checkpoint import listed
 from hf_targets.backbones.published import read_tensors
+
+logger = logging.getLogger(__name__)
 
 
 def newest_checkpoint(folder: str | Path) -> str | None:
@@ -66,15 +69,20 @@ def best_checkpoints(
     Args:
         metric, greater_is_better: As in the training's arguments, `metric_for_best_model` and `greater_is_better`.
     Raises:
-        ValueError: If there are fewer than `count` that were evaluated.
+        ValueError: If none was evaluated, or `count` is below 1.
+    Warns: If there are fewer than `count`, which are returned: a training has come to its end.
     """
     found = _best_first(folder, metric, greater_is_better)
-    if count < 1 or len(found) < count:
-        raise ValueError(
-            f"the mean of {count} checkpoints needs as many that were evaluated and kept, and {folder} has "
-            f"{len(found)}; raise save_total_limit, or average fewer"
-        )
+    _check_number(found, count, folder)
     return found[:count]
+
+
+def _check_number(found: list[Path], count: int, folder: Path) -> None:
+    if not found or count < 1:
+        raise ValueError(f"{folder} has {len(found)} checkpoints for the mean of {count}; save more often")
+    if len(found) < count:
+        told = "%s has %d checkpoints: the mean is of these, not of %d. Save more often, or raise save_total_limit"
+        logger.warning(told, folder, len(found), count)
 
 
 def _best_first(folder: Path, metric: str, greater_is_better: bool) -> list[Path]:
@@ -126,13 +134,11 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
 
     Source: Vaswani et al. 2017, section 6.1: the mean of the last 5 of a base model and of the last 20 of a big one.
     Raises:
-        ValueError: If there are fewer than `count`.
+        ValueError: If there is none, or `count` is below 1.
+    Warns: If there are fewer than `count`, which are returned.
     """
     found = [Path(checkpoint) for checkpoint in sort_checkpoints(str(folder))]
-    if not 1 <= count <= len(found):
-        raise ValueError(
-            f"{folder} has {len(found)} checkpoints, not {count}; raise save_total_limit or save more often"
-        )
+    _check_number(found, count, folder)
     return found[-count:]
 
 

@@ -14,8 +14,8 @@ from tests.tiny_seq2seq import make_pair_backbone
 
 def test_a_model_of_experts_is_wrapped():
     config = SwitchTransformersConfig(
-        vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, num_experts=2, num_sparse_encoder_layers=1,
-        num_sparse_decoder_layers=1, decoder_start_token_id=0,
+        vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, num_experts=2,
+        num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, decoder_start_token_id=0,
     )  # fmt: skip
     base, inputs = SwitchTransformersForConditionalGeneration(config).eval(), {"input_ids": token_ids(2, 7)}
     inputs["decoder_input_ids"] = token_ids(2, 6, seed=1)
