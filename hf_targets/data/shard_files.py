@@ -72,7 +72,8 @@ class ShardFiles:
             reader = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
             told = json.loads((reader.schema.metadata or {}).get(_TOLD, b"null"))
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path} is missing or damaged ({error}); remove it, and it is made again") from error
+            told = f"{path} is missing or damaged ({error}); run the step that makes it, without the file"
+            raise ValueError(told) from error
         if told != self.told:
             told = told or {}
             differ = sorted(name for name in {*told, *self.told} if told.get(name) != self.told.get(name))

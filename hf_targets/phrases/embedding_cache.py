@@ -90,12 +90,13 @@ class PhraseEmbeddingCache:
         self.max_phrases, self.files = max_phrases, files
         self._lock = Lock()
         self._version: tuple | None = None
-        self._clear()
+        self.clear()
 
     def __reduce__(self) -> tuple:
         return PhraseEmbeddingCache, (self.max_phrases, self.files)
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Forget all embeddings in memory."""
         self._last: tuple = (lambda: None, *[None] * 4)  # the vocabulary of the last table, and what that was made of
         self._indices: dict[bytes, int] = {}
         self._kept: tuple[Tensor, ...] = ()
@@ -125,7 +126,7 @@ class PhraseEmbeddingCache:
             version = _version_of(model)
             if version != self._version:
                 self._version, self._encoder_hash = version, None
-                self._clear()
+                self.clear()
             (first, *others), counts = vocabularies, None if counts is None else list(counts)
             known, arrays, kept_counts, parts, output_rows = self._last
             if known() is first and not others and arrays is first.arrays() and kept_counts == counts:
@@ -144,7 +145,7 @@ class PhraseEmbeddingCache:
         """Return the embeddings of phrases, from memory, from the files of documents of vocabularies, or encoded."""
         num_missing = sum(key not in self._indices for key in keys)
         if num_missing and len(self._indices) + num_missing > self.max_phrases:
-            self._clear()
+            self.clear()
         elif not num_missing:
             return self._rows(keys)
         encoder: PhraseEncoder = model.phrase_encoder

@@ -198,7 +198,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
                 removed since a table was made.
         """
         if isinstance(phrases, PhraseTable):
-            phrases.check_current()
+            phrases.check_current(self.phrase_encoder.widths[0])
             self._check_sizes(phrases.vocabularies)
             return phrases
         vocabularies = vocabularies_of(phrases)
@@ -246,8 +246,8 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
     def keep_phrase_embeddings(self, folder: str | PathLike | None, *, max_bytes: int = 4 * 2**30) -> None:
         """Keep the embeddings of phrases in a folder, so that no later process has to encode the same phrases again.
 
-        There is a file for each document and state of the phrase encoder, so that one folder may serve several models
-        and processes. The folder is a setting of this object and not saved with it.
+        There is a file for each document and state of the encoder, so that one folder may serve several models and
+        processes; none with a schedule or a feed. The folder is a setting of this object and not saved with it.
 
         Args:
             folder: The folder, made if it is missing; None: in memory, and phrases of a `DocumentCollection` in its
@@ -256,6 +256,7 @@ class DynamicVocabForCausalLM(WrapsBackbone, StrictLoading, PreTrainedModel, Phr
         """
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
+        self._embeddings.clear()  # what is in memory is in no file
         self._embeddings.files = None if folder is None else PhraseEmbeddingFiles(folder, max_bytes)
 
     def index_phrases(

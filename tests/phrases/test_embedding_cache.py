@@ -187,6 +187,16 @@ def test_a_later_model_reads_the_same_bits(family, tied, tmp_path, encoded):
     assert all(map(torch.equal, first, again))
 
 
+def test_what_was_encoded_before_is_kept_too(tmp_path, encoded):
+    model = make_dynamic_model()
+    first = rows_of(model, *PHRASES)
+    model.keep_phrase_embeddings(tmp_path)
+    rows_of(model, *PHRASES)
+    assert encoded == [4, 4]
+    assert all(map(torch.equal, first, rows_of(model_with(tmp_path), *PHRASES)))
+    assert encoded == [4, 4]
+
+
 def test_each_vocabulary_of_a_batch_is_read_though_it_was_encoded_in_another(tmp_path, encoded):
     vocabularies = [make_vocabulary(), make_vocabulary((3, 4, 5), (11, 12))]
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """The phrases of a call: their embeddings, which of them each row has, and their tokens."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -100,8 +100,16 @@ class PhraseTable:
         table._prior = prior.to(self.slots.device)
         return table
 
-    def check_current(self) -> None:
-        """Check that no phrase was removed since the table was made; those added since are not in it."""
+    def check_current(self, width: int) -> None:
+        """Check that the embeddings have this width, and that no phrase was removed since the table was made.
+
+        Those added since are not in it.
+        """
+        if self.inputs.shape[1] != width:
+            raise ValueError(
+                f"a table of phrases has embeddings of {self.inputs.shape[1]} numbers, and the model of {width}; make "
+                "it with this model: phrase_table"
+            )
         for vocabulary, then in zip(self.vocabularies, self._were_alive, strict=True):
             now = vocabulary.arrays()[2][: len(then)]
             if not np.array_equal(now, then):
@@ -181,7 +189,8 @@ def vocabularies_of(phrases: Any) -> list[PhraseVocabulary]:
     """Return what is one vocabulary, several, a feed or a table, as a list of vocabularies."""
     phrases = phrases.vocabularies if isinstance(phrases, PhraseTable) else phrases
     phrases = phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases
-    vocabularies = [phrases] if isinstance(phrases, PhraseVocabulary) else list(phrases)
+    is_one = isinstance(phrases, PhraseVocabulary) or not isinstance(phrases, Iterable)
+    vocabularies = [phrases] if is_one else list(phrases)
     if not vocabularies or not all(isinstance(vocabulary, PhraseVocabulary) for vocabulary in vocabularies):
         kinds = ", ".join(type(vocabulary).__name__ for vocabulary in vocabularies) or "none"
         raise ValueError(f"phrases must be a PhraseVocabulary, or one for each row, got {kinds}")
