@@ -24,7 +24,7 @@ from hf_targets import ChunkPhrases, ConstituencyPhrases, TokenNgrams, WordNgram
 from hf_targets.phrases.cited_answers import answer_with_phrases
 from lab.answer_page import PageAnswer, answer_in_terminal, answer_page
 from lab.answer_scores import measure_answers, measure_citations, measure_provenance, measure_quotes, told_answer
-from lab.judges import load_entailment, load_reader, shares_words
+from lab.judges import check_judges, load_entailment, load_reader, shares_words
 from lab.questions import QuestionSettings
 from lab.results import write_json, write_results
 from lab.settings import parse_settings
@@ -76,6 +76,8 @@ class Setup(QuestionSettings):
     output_dir: str = field(default="runs/answer_with_citations", metadata={"help": "Folder of answers and scores."})
 
     def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model names who answers, such as models/smollm2-135m; give it")
         if self.marking == "quotes":
             self.phrases, self.instruction = "none", "quotes"
 
@@ -100,6 +102,7 @@ class Setup(QuestionSettings):
 
 def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
     """Answer the questions, print the answers if they are to be shown, write answers and page, return the scores."""
+    check_judges(setup.entailment, setup.reader)
     name, miner = setup.model.replace("{seed}", str(setup.seed)), setup.miner()
     model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=setup.dtype).eval()
     tokenizer = AutoTokenizer.from_pretrained(name)
@@ -116,6 +119,13 @@ def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
         pages.append(PageAnswer(item["question"], answer.text, answer.spans, named))
         if show:
             print(f"{answer_in_terminal(pages[-1], colour=sys.stdout.isatty())}\n", flush=True)
+    quotes = [
+        check_quotes(answer.text, documents, phrases=[(span.start, span.end) for span in answer.spans])
+        for answer, documents in zip(answers, asked.documents, strict=True)
+    ]
+    (folder := Path(setup.output_dir)).mkdir(parents=True, exist_ok=True)
+    rows = [asdict(one) | {"quotes": asdict(check)} for one, check in zip(answers, quotes, strict=True)]
+    write_json(folder / "answers.json", rows)
     texts, judges = [answer.text for answer in answers], {"lexical": shares_words}
     if setup.entailment != "lexical":
         judges["citation"] = load_entailment(setup.entailment, setup.dtype)
@@ -125,20 +135,10 @@ def main(setup: Setup, *, show: bool = False) -> dict[str, float]:
     for kind, entails in judges.items():
         scores |= measure_citations(texts, asked.documents, entails, asked.split, kind)
         scores[f"{kind}_agreement"] = 100 * fmean(entails(*pair) == label for *pair, label in pairs)
-    quotes = [
-        check_quotes(answer.text, documents, phrases=[(span.start, span.end) for span in answer.spans])
-        for answer, documents in zip(answers, asked.documents, strict=True)
-    ]
     scores |= measure_quotes(quotes)
     judged = f"Judged by {setup.entailment}."
     notes = (told_answer(*one, entails, asked.split) for one in zip(answers, asked.documents, strict=True))
     pages = [replace(page, note=f"{note} {judged}") for page, note in zip(pages, notes, strict=True)]
-    folder = Path(setup.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(
-        folder / "answers.json",
-        [asdict(one) | {"quotes": asdict(check)} for one, check in zip(answers, quotes, strict=True)],
-    )
     (folder / "answers.html").write_text(answer_page(pages), encoding="utf-8")
     return scores
 

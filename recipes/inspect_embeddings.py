@@ -124,7 +124,10 @@ def main(setup: Setup) -> None:
     pairs = None if of_pairs is None else of_pairs.load()["train"]
     if setup.dataset is not None:
         texts = load_corpus(setup.dataset, max_train_words=setup.max_train_words)["train"]
-    found = {Path(name).name: inspect_model(name, texts, pairs, setup.num_states) for name in models}
+    last = [Path(name).name for name in models]
+    labels = [shareable(name) if last.count(short) > 1 else short for name, short in zip(models, last, strict=True)]
+    measured = (inspect_model(name, texts, pairs, setup.num_states) for name in models)
+    found = dict(zip(labels, measured, strict=True))
     if setup.word2vec:
         read = texts["text"] if texts is not None else pairs["target"]  # pyright: ignore[reportOptionalSubscript]
         found["word2vec"] = inspect_embeddings(train_word_vectors(read))

@@ -17,6 +17,7 @@ With cosine regularisation: `--cosine_weight 1`. The paper's table 1, with seeds
 import lab.start  # noqa: F401
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from transformers import set_seed
@@ -26,6 +27,7 @@ from hf_targets import (
     AwdLstmForCausalLM,
     AwdLstmTrainer,
     AwdLstmTrainingArguments,
+    NeuralCache,
     cached_perplexities,
     embedding_geometry,
     search_cache,
@@ -61,6 +63,10 @@ class Setup(BlockSettings):
         default_factory=lambda: [0.0, 0.05, 0.1, 0.1279, 0.15, 0.2, 0.25, 0.3],
         metadata={"help": "Lambdas to choose from, each in [0, 1); 0 is no cache."},
     )
+
+    def __post_init__(self) -> None:
+        for theta, weight in product(self.cache_thetas, self.cache_weights) if self.cache_window is not None else ():
+            NeuralCache(self.cache_window, theta, weight)  # or one of them is refused
 
 
 SETTINGS = (Setup, AwdLstmTrainingArguments)

@@ -129,9 +129,9 @@ def translation_scores(
         hypotheses: Translations as a reader gets them, without special tokens; one may be empty.
         references: A correct translation of each, or a list of them; or the split of `load_pairs` that has them.
         tokenized: Whether both are cut into words by spaces already, such as the usual files of IWSLT14. The score is
-            then `bleu_tokenized`; `bleu` is that of the text that Moses' rules for `target_lang` make of the words.
+            then `bleu_tokenized`; `bleu` and chrF are of the text that Moses' rules for `target_lang` make of them.
         target_lang: Such as `"zh"` or `"ja"`, whose words sacreBLEU cuts in a way of their own (`"ja"` and `"ko"` need
-            more packages). None: as for languages with spaces, and no `bleu` of tokenized text.
+            more packages). None: as for languages with spaces; of tokenized text no `bleu`, and chrF of its words.
     Raises:
         ValueError: If there are no hypotheses, a text stands in place of a list, the numbers of texts differ, or one
             has no reference.
@@ -147,12 +147,12 @@ def translation_scores(
         return by.corpus_score([cut(text) for text in hypotheses], joined).score, str(by.get_signature())
 
     metrics, of_words, bleu = require("sacrebleu.metrics", extra="eval"), (None, None), (None, None)
+    joined_by = _joined_by_moses(target_lang) if tokenized and target_lang is not None else str
     if tokenized:
         of_words = score(metrics.BLEU(tokenize="none", force=True))
     if not tokenized or target_lang is not None:
-        metric = metrics.BLEU(trg_lang=target_lang or "")
-        bleu = score(metric, _joined_by_moses(str(target_lang)) if tokenized else str)
-    scores = TranslationScores(*bleu, *of_words, *score(metrics.CHRF()))
+        bleu = score(metrics.BLEU(trg_lang=target_lang or ""), joined_by)
+    scores = TranslationScores(*bleu, *of_words, *score(metrics.CHRF(), joined_by))
     logger.info("BLEU is %s", scores.signature)
     return scores
 

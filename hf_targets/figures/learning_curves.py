@@ -85,7 +85,8 @@ def _logged(seeds: Sequence[History]) -> set[str]:
 
 def _plot_mean(axes: Any, seeds: Sequence[History], key: str, label: str, **look: Any) -> None:
     """Draw the mean over seeds at the steps they share, and each seed if there are several."""
-    values = [{entry["step"]: entry[key] for entry in history if key in entry} for history in seeds]
+    # the first entry of a step counts: after a training Trainer also logs what its best or averaged model has
+    values = [{entry["step"]: entry[key] for entry in reversed(history) if key in entry} for history in seeds]
     values = [of_seed for of_seed in values if of_seed]
     if not values:
         return

@@ -15,6 +15,7 @@ from typing import Any
 from hf_targets.evaluation.citations import answer_line, citation_scores, mean_citation_scores, without_citations
 from hf_targets.evaluation.quotes import QuoteCheck
 from hf_targets.evaluation.sentences import Splitter
+from hf_targets.extras import require
 from hf_targets.phrases.cited_answers import CitedAnswer
 
 
@@ -66,9 +67,7 @@ def measure_answers(
 
     There is an answer for each item, which are as `load_questions` returns them.
     """
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(["rougeLsum"], use_stemmer=True)
+    scorer = require("rouge_score.rouge_scorer", extra="eval").RougeScorer(["rougeLsum"], use_stemmer=True)
     pairs = [(without_citations(answer_line(text)), item) for text, item in zip(answers, items, strict=True)]
 
     def rouge(text: str, item: Mapping[str, Any]) -> float:

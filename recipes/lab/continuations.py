@@ -27,6 +27,7 @@ from hf_targets.baselines.multiword_tokens import multiword_tokenizer
 from hf_targets.data.prompts import encode_prompt
 from hf_targets.data.words import words_and_marks
 from hf_targets.evaluation.continuations import Continuations, Expand, Prefix, Prepare, WordsOf, repetition_units
+from hf_targets.evaluation.mauve import LEAST_TEXTS
 from hf_targets.evaluation.repetition import ORDERS, Text, repeated_ngrams
 from hf_targets.extras import require
 from hf_targets.retrieval.encoders import load_encoder
@@ -77,7 +78,11 @@ class ContinuationSettings(TextSettings):
 
     def __post_init__(self) -> None:
         if self.repetition_of == "spacy":
-            require("spacy", extra="eval")  # which is needed at the end
+            require("spacy", extra="eval")  # which is needed at the end, as is MAUVE
+        if self.feature_model is not None:
+            require("mauve", extra="eval")
+            if self.num_prefixes < LEAST_TEXTS:
+                raise ValueError(f"MAUVE needs {LEAST_TEXTS} prefixes or more, got num_prefixes={self.num_prefixes}")
 
     def prefixes(self, texts: Mapping, tokenizer: PreTrainedTokenizerBase) -> list[Prefix]:
         """Return the prefixes of the split's text, as `take_prefixes` takes them."""

@@ -15,10 +15,11 @@ from transformers import (
     AutoTokenizer,
 )
 
-from hf_targets.backbones.positions import max_positions
+from hf_targets.backbones.positions import longest_text
 from hf_targets.data.prompts import encode_prompt, takes_turns
 from hf_targets.data.words import word_runs
 from hf_targets.evaluation.perplexity import perplexity_of_generated_texts
+from hf_targets.extras import require
 
 
 def shares_words(premise: str, hypothesis: str) -> bool:
@@ -149,10 +150,14 @@ def load_reader(name: str) -> Reader:
     return Reader(loader.from_pretrained(name, device_map="auto"), AutoTokenizer.from_pretrained(name))
 
 
+def check_judges(entailment: str, reader: str | None) -> None:
+    """Raise an error if a judge cannot be found; models are not loaded yet."""
+    require("rouge_score.rouge_scorer", extra="eval")
+    for name in (entailment, reader):
+        if name not in (None, "lexical"):
+            AutoConfig.from_pretrained(name)
+
+
 def token_limit(model: Any, tokenizer: Any) -> int:
     """Return how many tokens of a text the tokenizer and the model take."""
-    limit = max_positions(model.config) or tokenizer.model_max_length
-    tables = [module for name, module in model.named_modules() if "position" in name.rpartition(".")[2]]
-    # RoBERTa and its kin leave the first rows unused, up to that of padding
-    unused = [table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None]
-    return min(tokenizer.model_max_length, limit - 1 - max(unused, default=-1))
+    return min(tokenizer.model_max_length, longest_text(model) or tokenizer.model_max_length)

@@ -1,6 +1,7 @@
 """Which of two continuations is preferred: by a causal language model, or by annotators on a page (table 2)."""
 
 import csv
+import hashlib
 import json
 import random
 from collections import Counter
@@ -142,8 +143,9 @@ def write_pairs(
             shown = {"1": texts[first][number], "2": texts[second][number]}
             pairs.append({"pair": name, "prefix": prefixes[number], **shown})
     draw.shuffle(pairs)
+    digest = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:8]  # a browser keeps answers by place
     body = Path(__file__).with_name("pairs.html").read_text(encoding="utf-8")
-    for name, value in {"PLACE": f"{ours} {seed}", "QUESTIONS": QUESTIONS, "PAIRS": pairs}.items():
+    for name, value in {"PLACE": f"{ours} {seed} {digest}", "QUESTIONS": QUESTIONS, "PAIRS": pairs}.items():
         body = body.replace(name, json.dumps(value).replace("<", "\\u003c"), 1)
     Path(folder).mkdir(parents=True, exist_ok=True)
     write_json(Path(folder) / KEY_NAME, key)

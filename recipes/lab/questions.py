@@ -108,6 +108,11 @@ def load_questions(path: str | Path) -> list[dict[str, Any]]:
     for number, item in enumerate(items, start=1):
         if lacking := [name for name in ("question", "docs", "qa_pairs", "annotations") if not item.get(name)]:
             raise ValueError(f"{path}: question {number} lacks {' and '.join(lacking)}; leave it out")
+        inner = {"docs": ("title", "text"), "qa_pairs": ("short_answers",), "annotations": ("long_answer",)}
+        for name, needed in inner.items():
+            if lacking := [one for one in needed if not all(one in part for part in item[name])]:
+                told = f"{path}: {name} of question {number} lack {' and '.join(lacking)}; leave the question out"
+                raise ValueError(told)
     return items
 
 

@@ -113,7 +113,7 @@ def compare(
             if overwrite:
                 with args.main_process_first():
                     _remove(folder)
-            _check_record(folder, _recorded(of_run, setup))
+            check_record(folder, _recorded(of_run, setup))
             planned.append((name, folder, of_run))
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in rows}
     for number, (name, folder, of_run) in enumerate(planned, start=1):
@@ -157,7 +157,7 @@ def run_alone(main: Callable[..., Any], *kinds: type, description: str | None) -
     with owned(folder):
         recorded = _recorded(stated, setup)
         if resumed is not None:
-            _check_record(Path(resumed).parent, recorded, _LENGTH)
+            check_record(Path(resumed).parent, recorded, _LENGTH)
         if (resumed is None or Path(resumed).parent.resolve() != folder.resolve()) and any(folder.glob("checkpoint-*")):
             raise ValueError(  # the best of them, or their mean, would be taken for this run's
                 f"{folder} has checkpoints of an earlier run; go on with it (--resume_from_checkpoint true), or name "
@@ -248,7 +248,7 @@ def _recorded(settings: Mapping[str, Any], setup: Any) -> dict[str, Any]:
     return record
 
 
-def _check_record(folder: Path, new: Mapping[str, Any], leaving_out: Sequence[str] = ()) -> None:
+def check_record(folder: Path, new: Mapping[str, Any], leaving_out: Sequence[str] = ()) -> None:
     """Compare what a run is of with the record in a folder, if it has one, but for some names."""
     file = folder / SETTINGS_NAME
     if not file.is_file():

@@ -14,14 +14,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import lab.start  # noqa: F401
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
 import answer_with_citations as recipe
 
-from lab.results import read_results, write_results
-from lab.runs import run_folder
+from lab.results import read_results, shareable, write_json, write_results
+from lab.runs import SETTINGS_NAME, check_record, run_folder
 from lab.settings import parse_mapping, stated_settings
 from lab.tables import differences_table, results_table
 
@@ -40,9 +40,12 @@ def main(settings: dict[str, Any]) -> str:
     found: dict[str, list[dict[str, float]]] = {name: [] for name in table.rows}
     for seed, (name, row) in product(table.seeds, table.rows.items()):
         folder = Path(settings["output_dir"], run_folder(name, seed))
-        (setup,) = parse_mapping({**settings, **row, "seed": seed, "output_dir": str(folder)}, recipe.Setup)
+        (setup,) = parse_mapping({**settings, **(row or {}), "seed": seed, "output_dir": str(folder)}, recipe.Setup)
+        check_record(folder, record := shareable(asdict(setup)))
         results = read_results(folder)
         if results is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / SETTINGS_NAME, record)
             write_results(folder, results := recipe.main(setup))
             print(f"{folder.name}: {results['seconds']:.2f} s an answer", flush=True)
         found[name].append(results)

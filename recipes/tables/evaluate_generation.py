@@ -67,6 +67,8 @@ def main(setup: Setup) -> None:
     print(f"\n{compared.tables()}")
     prompts = [str(tokenizer.decode(prefix.tokens)) for prefix in prefixes]
     content = {"settings": shareable(asdict(setup)), "figures": compared.figures, "texts": compared.texts}
+    if setup.output is not None:
+        write_json(Path(setup.output), content)  # before a judge, who may fail
     if (name := setup.pairwise_judge) is not None:
         print(f"\nShares of texts that {name} finds better than the first model's:\n")
         preferences = preferences_by_aspect(name, prompts, compared.texts)

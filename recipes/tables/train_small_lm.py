@@ -44,7 +44,8 @@ def gaps_to_plain(logs: dict[str, list[list[dict]]]) -> dict[str, list[list[dict
     for name, ending in product(logs.keys() - {"plain"}, ("", "_ensemble")):
         gaps = []
         for log, of_plain in zip(logs[name], logs["plain"], strict=True):
-            plain = {entry["step"]: entry["eval_perplexity"] for entry in of_plain if "eval_perplexity" in entry}
+            # the first entry of a step counts: after a training its best model is measured, too
+            plain = {one["step"]: one["eval_perplexity"] for one in reversed(of_plain) if "eval_perplexity" in one}
             rows = [(entry["step"], entry.get(f"eval_perplexity{ending}")) for entry in log]
             gaps.append([{"step": at, "gap": value - plain[at]} for at, value in rows if value and at in plain])
         found |= {f"{name}{ending.replace('_', ', ')}": gaps} if any(gaps) else {}

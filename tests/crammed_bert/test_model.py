@@ -182,8 +182,9 @@ def test_a_wrong_field_is_told(field):
         CrammedBertConfig(**{**SIZES, **field})
 
 
-def test_several_classes_of_a_text_are_learnt_from_whole_numbers():
-    model = make_crammed_bert(classifier=True, problem_type="multi_label_classification")
+@pytest.mark.parametrize("problem_type", ["multi_label_classification", None])
+def test_several_classes_of_a_text_are_learnt_from_whole_numbers(problem_type):
+    model = make_crammed_bert(classifier=True, problem_type=problem_type)
     labels = torch.tensor([[1, 0], [1, 1]])
     for dtype in (torch.float32, torch.bfloat16):
         output = model.to(dtype)(token_ids(2, 6), labels=labels)

@@ -33,7 +33,7 @@ def test_bleu_of_tokenized_text_has_a_name_of_its_own():
     assert translation_scores(["x - y z ( w"], ["x - y z (w"]).bleu > 99 > tokenized.bleu_tokenized
 
 
-def test_tokenized_text_has_the_bleu_of_its_plain_text_too():
+def test_tokenized_text_has_the_scores_of_its_plain_text_too():
     pytest.importorskip("sacremoses")
     cut = [
         "The dog runs across the wide street .",
@@ -44,6 +44,7 @@ def test_tokenized_text_has_the_bleu_of_its_plain_text_too():
     worse = ["The dog walks on the wide street .", "A cat sees ( it ) !", "it &apos;s"]
     scores = translation_scores(worse, [[text, text] for text in cut], tokenized=True, target_lang="en")
     expected = translation_scores(["The dog walks on the wide street.", "A cat sees (it)!", "it's"], plain)
+    assert scores.chrf == pytest.approx(expected.chrf)
     assert scores.bleu == pytest.approx(expected.bleu) and "|tok:13a|" in scores.bleu_signature
     assert scores.bleu_tokenized != scores.bleu and scores.columns().keys() == {"bleu", "bleu_tokenized", "chrf"}
 

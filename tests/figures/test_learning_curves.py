@@ -30,6 +30,11 @@ def test_the_marked_line_is_the_mean_of_the_seeds_at_the_steps_they_share():
     assert thin == [[9, 5, 4], [7, 3]]
 
 
+def test_what_is_measured_after_a_training_is_no_point_of_its_last_step():
+    axes = plot_learning_curves({"plain": [[*log(9.0, 5.0, 8.0), {"step": 3, "eval_perplexity": 5.0}]]}).axes[0]
+    assert list(axes.lines[0].get_ydata()) == [9, 5, 8]
+
+
 @pytest.mark.parametrize(("part", "told"), [("loss_next_token", "the next token"), ("loss_masked_token", "masked")])
 def test_losses_are_compared_by_the_part_that_models_share(part, told):
     plain, heads = [{"step": 5, "loss": 3.0}], [{"step": 5, part: 2.9, "loss": 1.5}]

@@ -52,6 +52,15 @@ def test_every_row_has_the_columns_of_the_table_and_phrases_cite_what_their_docu
     stamp = (tmp_path / "plain-seed0" / "results.json").stat().st_mtime_ns
     run_recipe("tables/answer_with_citations", *given)  # what is there is not answered again
     assert (tmp_path / "plain-seed0" / "results.json").stat().st_mtime_ns == stamp
+    with pytest.raises(ValueError, match="document_words was 8 and is 9"):
+        run_recipe("tables/answer_with_citations", *given[:-1], 9)
+
+
+def test_answers_are_kept_whatever_a_judge_does(models, tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.answer_scores.short_answers_found", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_recipe("answer_with_citations", "--model", models / "ours", "--output_dir", tmp_path)
+    assert len(json.loads((tmp_path / "answers.json").read_text())) == 3
 
 
 def test_one_model_prints_its_answers_with_their_sources_and_its_scores(models, tmp_path):
