@@ -113,7 +113,7 @@ class TargetsLM(_OneKind):
         reading = output_inputs(unwrapped(self.model)) if cached else nullcontext([])
         with torch.no_grad(), self._autocast(), reading as states:
             logits = self.model(input_ids=inps, **source, **self._own).logits
-        return self._with_cache(logits, states[0], inps) if cached else logits
+        return self._with_cache(logits, states[0].to(logits.device), inps) if cached else logits
 
     def _with_cache(self, logits: Tensor, states: Tensor, ids: Tensor) -> Tensor:
         assert self.cache is not None

@@ -71,11 +71,12 @@ class WeightDropLstm(GradientCheckpointingLayer):
             state = [part.to(inputs.dtype)[None].contiguous() for part in (hidden, cell)]
             recurrent = F.dropout(self.weight_hh, self.config.weight_dropout, self.training)
             weights = [self.weight_ih, recurrent, self.bias_ih, self.bias_hh]
+            has_gradients = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs in training mode alone
             if batch_sizes is None:
-                outputs, hidden, cell = torch.lstm(inputs, state, weights, True, 1, 0.0, self.training, False, True)
+                outputs, hidden, cell = torch.lstm(inputs, state, weights, True, 1, 0.0, has_gradients, False, True)
             else:
                 outputs, hidden, cell = torch.lstm(
-                    inputs, batch_sizes, state, weights, True, 1, 0.0, self.training, False
+                    inputs, batch_sizes, state, weights, True, 1, 0.0, has_gradients, False
                 )
         return outputs, hidden[0], cell[0]
 

@@ -178,6 +178,8 @@ class CrammedBertForSequenceClassification(PublishedCrammedBert, StrictLoading, 
         loss = None
         if labels is not None:
             count = (labels != IGNORED).sum().clamp(min=1)  # of classes, of which there may be none
+            if self.config.problem_type is None and labels.dim() == 2 and logits.shape[-1] > 1:
+                self.config.problem_type = "multi_label_classification"
             if self.config.problem_type == "multi_label_classification":
                 labels = labels.float()
             loss = self.loss_function(labels, logits.float(), self.config, num_items_in_batch=count)

@@ -124,10 +124,12 @@ def continue_prefixes(
         arguments: Passed to `generate`. By default the end token does not end a text, so all have one length. With an
             `eos_token_id` a text ends with that token, and the padding after it does not count.
     Raises:
-        ValueError: If several texts are asked for after each prefix.
+        ValueError: If several texts are asked for after each prefix, or prefixes differ in length.
     """
     if arguments.get("return_dict_in_generate") or (arguments.get("num_return_sequences") or 1) > 1:
         raise ValueError("a prefix has one continuation; leave out num_return_sequences and return_dict_in_generate")
+    if batch_size < 1 or len({len(prefix.tokens) for prefix in prefixes}) > 1:
+        raise ValueError(f"prefixes must have one length, and batch_size be 1 or more, got {batch_size}")
     results = Continuations([], [], [], [], [])
     pad = model.generation_config.pad_token_id
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}

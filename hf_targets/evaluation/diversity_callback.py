@@ -89,6 +89,8 @@ class GradientDiversityCallback(TrainerCallback):
             return
         rows = [row for batch in batches for row in rows_of(batch)][: self._num_rows]
         if len(rows) < 2:
+            logger.warning("No gradient diversity is logged: it compares rows of a step, and a step has one.")
+            self._is_over = True
             return
         try:
             with self._trainer.compute_loss_context_manager():

@@ -12,6 +12,7 @@ from transformers import Cache
 
 from hf_targets.backbones.dropout import in_mode
 from hf_targets.backbones.weight_access import is_readable
+from hf_targets.maths.torch_modes import widest
 
 Batch = Mapping[str, Any]
 """Arguments of a model's `forward`, tensors of as many rows each, and perhaps other values."""
@@ -54,7 +55,7 @@ def gradient_diversity(model: nn.Module, batch: Batch | Sequence[Batch], *, drop
         )
     if not is_readable(model):
         raise ValueError("gradients of samples need whole weights, and these are sharded or offloaded; load the model")
-    sums = [torch.zeros_like(one, dtype=torch.float64) for one in parameters]
+    sums = [torch.zeros_like(one, dtype=widest(one.device)) for one in parameters]
     squares = 0.0
     devices = sorted({one.device.index or 0 for one in parameters if one.device.type == "cuda"})
     # a model in training mode may have parts that are not
@@ -99,8 +100,8 @@ def _square(gradient: Tensor) -> float:
     """Return the sum of squares; in float64 where float32, which takes a tenth of the time, has no such numbers."""
     norm = torch.linalg.vector_norm(gradient, dtype=torch.promote_types(gradient.dtype, torch.float32))
     if not 1e-15 < float(norm) < math.inf:
-        norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
-    return float(norm.double().square())
+        norm = torch.linalg.vector_norm(gradient.cpu(), dtype=torch.float64)
+    return float(norm) ** 2
 
 
 def _eager(model: nn.Module) -> AbstractContextManager[Any]:

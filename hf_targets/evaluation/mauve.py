@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
-from hf_targets.backbones.positions import max_positions
+from hf_targets.backbones.positions import longest_text
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.data.progress import progress
@@ -89,7 +89,7 @@ def text_features(
     Raises:
         ValueError: If a text has no token, or a feature is not finite.
     """
-    max_length = max_length or min(1024, max_positions(model.config) or 1024)  # some models have no last position
+    max_length = max_length or min(1024, longest_text(model) or 1024)  # some models have no last position
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length, verbose=False)["input_ids"]
     rows = [torch.tensor(ids, dtype=torch.long) for ids in cast(list[list[int]], encoded)]
     if not all(map(len, rows)):

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_targets.backbones.dropout import without_dropout
 from hf_targets.backbones.inputs import have_holes
-from hf_targets.backbones.positions import max_positions
+from hf_targets.backbones.positions import longest_text
 from hf_targets.backbones.weight_access import execution_device
 from hf_targets.data.batches import by_length, padded_rows
 from hf_targets.data.progress import progress
@@ -132,7 +132,7 @@ def perplexity_of_generated_texts(
         texts with two line ends and cuts this into blocks of 1024 tokens, so that a text is read after its neighbours.
         Here each text is read alone, and only generated tokens count.
     """
-    if tokenizer is not None and all(isinstance(text, str) for text in texts):
+    if len(texts) and tokenizer is not None and all(isinstance(text, str) for text in texts):
         texts = tokenizer(cast(list[str], list(texts)), verbose=False)["input_ids"]  # pyright: ignore
     if not len(texts) or any(isinstance(text, str) for text in texts):
         raise ValueError("texts must be a list of lists of token ids, or of strings with tokenizer=, and not empty")
@@ -194,12 +194,12 @@ def row_of_block(block: Mapping[str, Any], index: int) -> tuple[Tensor, Tensor]:
 
 
 def check_rows(model: PreTrainedModel, rows: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Raise a ValueError if a row, ids (time,) and what else there is, is longer than the model has positions, or has
-    ids that the model has not."""
-    longest, positions = max((len(ids) for ids, _ in rows), default=0), max_positions(model.config)
+    """Raise a ValueError if a row, ids (time,) and labels or what else there is, is longer than the model has
+    positions, or has ids that the model has not."""
+    longest, positions = max((len(ids) for ids, _ in rows), default=0), longest_text(model)
     if positions is not None and longest > positions:
         raise ValueError(f"a row has {longest} tokens, and the model {positions} positions; cut it into blocks")
-    most = max((int(ids.max()) for ids, _ in rows if len(ids)), default=0)
+    most = max((int(part.max()) for row in rows for part in row if isinstance(part, Tensor) and len(part)), default=0)
     if most >= (vocab_size := model.config.get_text_config().vocab_size):
         raise ValueError(f"ids must be in [0, {vocab_size - 1}], got {most}; use the model's own tokenizer")
 

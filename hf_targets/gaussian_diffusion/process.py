@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hf_targets.gaussian_diffusion.configuration import DifformerConfig
 from hf_targets.maths.gaussian_noise import ReverseStep, ancestral_steps, cedi_steps, signal_shares, spaced_steps
+from hf_targets.maths.torch_modes import widest
 
 _LEAST_TIME = 1e-3
 _TOLD_STEPS = 1000.0
@@ -48,8 +49,7 @@ class DiscreteProcess:
 
     def deviations(self, times: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors of signal and noise, each (batch,), in float64 where the device has it."""
-        wide = torch.float32 if times.device.type == "mps" else torch.float64
-        kept = self.shares.to(times.device, wide)[times.long()]
+        kept = self.shares.to(times.device, widest(times.device))[times.long()]
         return kept.sqrt(), (1 - kept).sqrt() * cast(float, self.config.noise_factor)
 
     def steps_back(self, num_steps: int, num_skipped: int) -> list[ReverseStep]:

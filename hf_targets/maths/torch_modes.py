@@ -1,4 +1,4 @@
-"""What the modes of torch ask of code: autocast switched off, constants of compiled code."""
+"""What devices and modes of torch ask of code: types that there are, autocast switched off, constants when compiled."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,6 +8,11 @@ from typing import TypeVar, cast
 import torch
 
 F = TypeVar("F", bound=Callable)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on a device without it, as Apple's."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:

@@ -123,7 +123,9 @@ class HiddenStateProcessor(LogitsProcessor):
         if not self.weight:
             return scores
         keep = found.keep(time) if states.shape[1] == time else None
-        return self._mixed(scores.float().log_softmax(dim=-1), input_ids, states, keep)
+        keep = None if keep is None else keep.to(scores.device)
+        # of a model on several devices the states are on its last one
+        return self._mixed(scores.float().log_softmax(dim=-1), input_ids, states.to(scores.device), keep)
 
     def _check_head(self, found: _Pass, last: Tensor) -> None:
         read = found.read_by_head

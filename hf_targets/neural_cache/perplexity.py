@@ -18,6 +18,7 @@ from hf_targets.data.progress import progress
 from hf_targets.data.token_rows import NUM_WORDS, sum_of_words
 from hf_targets.evaluation.perplexity import BlockPerplexity, check_rows, row_of_block
 from hf_targets.maths.losses import IGNORED
+from hf_targets.maths.torch_modes import widest
 from hf_targets.neural_cache.cache import NeuralCache
 
 WITHOUT = "without cache"
@@ -171,10 +172,11 @@ def read_blocks(
 
 
 def _in_order(states: Tensor, logits: Tensor | None, labels: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return states (targets, d), the words that follow them, and the model's losses in float64, row after row."""
+    """Return states (targets, d), the words that follow them, and the model's losses in `widest`, row after row."""
     counts = [len(row) - 1 for row in labels]
     words, losses = torch.cat([row[1:] for row in labels]).to(states.device), states.new_zeros(0)
     if logits is not None:
         kept = torch.cat([row[:count] for row, count in zip(logits, counts, strict=True)])
-        losses = F.cross_entropy(kept.float(), words.to(kept.device), ignore_index=IGNORED, reduction="none").double()
+        losses = F.cross_entropy(kept.float(), words.to(kept.device), ignore_index=IGNORED, reduction="none")
+        losses = losses.to(widest(kept.device))
     return torch.cat([row[:count] for row, count in zip(states, counts, strict=True)]), words, losses

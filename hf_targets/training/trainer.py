@@ -30,6 +30,7 @@ from hf_targets.backbones.wrapping import new_parts_rate
 from hf_targets.data.blocks import check_token_ids
 from hf_targets.data.token_rows import NUM_WORDS, check_words, sum_of_words
 from hf_targets.maths.losses import IGNORED, perplexity, target_count
+from hf_targets.maths.torch_modes import widest
 from hf_targets.training.checkpoints import KeepsUseCache, newest_checkpoint
 from hf_targets.training.conversations import ConversationRows
 from hf_targets.training.loss_parts import CosinePenalty, LossParts, TimedLogs
@@ -327,7 +328,7 @@ class TargetTrainer(StreamLoading, KeepsUseCache, Trainer):
             loss, losses, counts = self.row_losses(model, inputs)
         words = torch.full_like(counts, _UNCOUNTED) if words is None else words
         counts = torch.stack([counts, words], dim=1)
-        return loss.detach().mean(), losses if losses.device.type == "mps" else losses.double(), counts
+        return loss.detach().mean(), losses.to(widest(losses.device)), counts
 
     def row_losses(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what `metrics` are made of: here, of a causal model that has nothing beside its backbone.
