@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteriaList, StopStringCriteria
 
-from hf_targets import DocumentCollection, DynamicVocabForCausalLM, PhraseVocabulary, WordNgrams
+from hf_targets import DocumentCollection, DynamicVocabForCausalLM, PhraseVocabulary, WordNgrams, draft
 from hf_targets.extras import require
 from hf_targets.phrases.cited_answers import first_line
 from hf_targets.phrases.decoding.token_scores import ScoredByTokens
@@ -77,8 +77,8 @@ def write(model: Any, inputs: Any, vocabulary: PhraseVocabulary, **given: Any) -
     """Return what a model writes after a prompt, up to its first line break, and what it took."""
     begin, length = time.perf_counter(), inputs["input_ids"].shape[1]
     with row_passes(model) as passes:
-        ending = {"stop_strings": ["\n"], "tokenizer": vocabulary.tokenizer}
-        ids = model.generate(**inputs, do_sample=False, **ending, **given)[0].tolist()
+        ending = StoppingCriteriaList([StopStringCriteria(vocabulary.tokenizer, ["\n"])])
+        ids = model.generate(**inputs, do_sample=False, stopping_criteria=ending, **given)[0].tolist()
     seconds, written = time.perf_counter() - begin, GeneratedText.of(ids, length, vocabulary)
     return Answer(*first_line(written.text, written.spans), len(passes), seconds, written.statistics)
 
@@ -100,13 +100,14 @@ def main(setup: Setup) -> None:
         documents = {str(n): {"title": name, "text": passages[name]} for n, (name, _) in enumerate(nearest, start=1)}
         found = {number: document["text"] for number, document in documents.items()}
         inputs = encode_question(tokenizer, question, found)
-        write(model, inputs, none, max_new_tokens=2, prompt_lookup_num_tokens=2)  # what happens once is not timed
+        drafts = draft(documents=found, tokenizer=tokenizer)
+        write(model, inputs, none, max_new_tokens=2, custom_generate=drafts)  # what happens once is not timed
         phrases = PhraseVocabulary.from_documents(found, tokenizer, MINER, vocab_size=none.vocab_size)
         phrases.embeddings_folder = collection.phrase_folder
         scored = {"phrases": phrases, "logits_processor": [ScoredByTokens(model, phrases)]}
         answers = {
             "plainly": write(model, inputs, none, max_new_tokens=setup.new_tokens),
-            "with drafts": write(model, inputs, none, max_new_tokens=setup.new_tokens, prompt_lookup_num_tokens=10),
+            "with drafts": write(model, inputs, none, max_new_tokens=setup.new_tokens, custom_generate=drafts),
             "with phrases": write(with_phrases, inputs, phrases, max_new_static_tokens=setup.new_tokens, **scored),
         }
         plain, last, table = answers["plainly"], answers["with phrases"], [COLUMNS]
