@@ -38,7 +38,7 @@ from lab.embeddings import (
     train_digit_classifier,
     train_word_vectors,
 )
-from lab.results import write_results
+from lab.results import shareable, write_results
 from lab.runs import compare, parse_table, run_folder
 from lab.settings import parse_mapping, parse_settings
 from lab.tables import markdown_table

@@ -65,8 +65,9 @@ class Setup(BlockSettings):
     )
 
     def __post_init__(self) -> None:
-        for theta, weight in product(self.cache_thetas, self.cache_weights) if self.cache_window is not None else ():
-            NeuralCache(self.cache_window, theta, weight)  # or one of them is refused
+        if self.cache_window is not None:
+            for theta, weight in product(self.cache_thetas, self.cache_weights):
+                NeuralCache(self.cache_window, theta, weight)  # or one of them is refused
 
 
 SETTINGS = (Setup, AwdLstmTrainingArguments)

@@ -23,7 +23,7 @@ def max_positions(config: Any) -> int | None:
 def longest_text(model: PreTrainedModel) -> int | None:
     """Return how many tokens a text may have; RoBERTa and its kin leave the first positions unused, up to padding's."""
     limit = max_positions(model.config)
-    tables = (module for name, module in model.named_modules() if "position" in name.rpartition(".")[2])
+    tables: list[Any] = [module for name, module in model.named_modules() if "position" in name.rpartition(".")[2]]
     unused = [table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None]
     return None if limit is None else limit - 1 - max(unused, default=-1)
 

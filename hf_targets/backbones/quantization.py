@@ -73,8 +73,9 @@ def _is_quantized(layer: nn.Module) -> bool:
     if not hasattr(layer, "in_features") or any(True for _ in layer.children()):
         return False
     weight, is_of_a_model = getattr(layer, "weight", None), type(layer).__module__.startswith(_MODELS)
-    is_plain = isinstance(layer, nn.Linear) and type(weight) is nn.Parameter and weight.is_floating_point()
-    return not (is_plain and is_of_a_model) or weight.element_size() == 1  # float8
+    if not isinstance(layer, nn.Linear) or type(weight) is not nn.Parameter or not is_of_a_model:
+        return True
+    return not weight.is_floating_point() or weight.element_size() == 1  # float8
 
 
 def _plain_layer(layer: Any, dtype: torch.dtype) -> nn.Linear:

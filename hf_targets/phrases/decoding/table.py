@@ -190,7 +190,7 @@ def vocabularies_of(phrases: Any) -> list[PhraseVocabulary]:
     phrases = phrases.vocabularies if isinstance(phrases, PhraseTable) else phrases
     phrases = phrases.vocabulary if isinstance(phrases, PhraseFeed) else phrases
     is_one = isinstance(phrases, PhraseVocabulary) or not isinstance(phrases, Iterable)
-    vocabularies = [phrases] if is_one else list(phrases)
+    vocabularies: list[Any] = [phrases] if is_one else list(phrases)
     if not vocabularies or not all(isinstance(vocabulary, PhraseVocabulary) for vocabulary in vocabularies):
         kinds = ", ".join(type(vocabulary).__name__ for vocabulary in vocabularies) or "none"
         raise ValueError(f"phrases must be a PhraseVocabulary, or one for each row, got {kinds}")
