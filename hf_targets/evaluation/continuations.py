@@ -128,8 +128,10 @@ def continue_prefixes(
     """
     if arguments.get("return_dict_in_generate") or (arguments.get("num_return_sequences") or 1) > 1:
         raise ValueError("a prefix has one continuation; leave out num_return_sequences and return_dict_in_generate")
-    if batch_size < 1 or len({len(prefix.tokens) for prefix in prefixes}) > 1:
-        raise ValueError(f"prefixes must have one length, and batch_size be 1 or more, got {batch_size}")
+    lengths = sorted({len(prefix.tokens) for prefix in prefixes})
+    if batch_size < 1 or len(lengths) > 1:
+        told = f"got {batch_size} and lengths of {lengths} tokens; cut the prefixes to the shortest"
+        raise ValueError(f"batch_size must be 1 or more, and prefixes have one length, {told}")
     results = Continuations([], [], [], [], [])
     pad = model.generation_config.pad_token_id
     arguments = {"eos_token_id": None, "pad_token_id": 0 if pad is None else pad, **arguments}
