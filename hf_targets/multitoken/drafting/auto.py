@@ -9,7 +9,7 @@ import torch
 TRIES = 3
 """Timed passes of a kind that tell its cost, the last ones; its first pass is not timed."""
 MOST_TRUST = 2.0
-"""Passes without drafts whose time a kind may lose once it has paid, or its cost; a new kind begins with it."""
+"""Passes without drafts whose time a kind may lose once it has paid; a new kind begins with it."""
 SHARE = 0.0075
 """The share of all passes whose time a kind of drafts may lose for good, to find out whether it pays by now."""
 CHEAP = 0.5
@@ -49,8 +49,8 @@ class AutoDrafts:
     moments: the median of the last 3 of them. The first ones alternate with passes without drafts.
 
     Each kind of drafts has a trust: it grows with the tokens that its drafts gain and by .75% of each pass, falls with
-    what they cost, and is 2 passes at most, or c. A kind whose trust does not reach its cost is left out. So drafts
-    that do not pay lose 2 passes once and .75% of the time then, and are taken again when they do.
+    what they cost, and is at most 2 passes, or c if that is more. A kind whose trust does not reach its cost is left
+    out. So drafts that do not pay lose 2 passes once and .75% of the time then, and are taken again when they do.
 
     Where a chain of the heads is cheap a tree is tried too; each gets 8 passes, then the one that gains more is taken.
 
